@@ -1,0 +1,66 @@
+"""The command `archiver`: its subcommands and the one place where errors become messages and exit codes.
+
+A subcommand's module parses, calls and prints; it holds no logic of its own. Modules are imported when their command runs, so that
+`archiver --help` and `archiver config check` need neither Spark nor a catalog.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+import typer
+
+from archiver import packages
+from archiver.cli import archive, audit, config, consume, demo, ledger, produce, status, tables, topics
+from archiver.cli.exits import INTERRUPTED, USAGE, exit_code
+from archiver.errors import ArchiverError
+
+app = typer.Typer(
+    name="archiver",
+    help="Turns message streams into Iceberg tables: every offset exactly once, every message bit for bit.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("demo")(demo.demo)
+app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
+app.command("archive")(archive.archive)
+app.command("audit")(audit.audit)
+app.command("status")(status.status)
+app.command("tables")(tables.tables)
+app.add_typer(topics.app, name="topics")
+app.add_typer(ledger.app, name="ledger")
+app.add_typer(config.app, name="config")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; the exit code."""
+    try:
+        packages.check_own_packages()
+        result = app(args=arguments, prog_name="archiver", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as help_asked:
+        print(help_asked.format_message())
+        return USAGE
+    except click.ClickException as usage:
+        print(f"error: {usage.format_message()}", file=sys.stderr)
+        return USAGE
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted; what was acknowledged is safe, the same command can be run again", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has gone; there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except ArchiverError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return exit_code(error)
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,61 @@
+"""Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(document: object) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+
+
+def print_line(document: object) -> None:
+    """One JSON document on one line of standard output."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A listing for people; numbers to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for position, name in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[position], int | float) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
+
+
+def progress(text: str) -> None:
+    """One line about work in progress, on standard error so that output stays clean."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def human_bytes(count: float) -> str:
+    """A byte count with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("unreachable")
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """A dataclass's public fields, for a JSON document."""
+    return {name: item for name, item in vars(value).items() if not name.startswith("_")}

@@ -1,0 +1,92 @@
+"""Every error the archiver raises, typed by what the caller must do next.
+
+::
+
+    ArchiverError
+    ├── RetryLater        nothing happened; the same call may succeed later
+    │   └── LeaseHeld         another process leads; `holder` says which
+    ├── OutcomeUnknown    it may have happened: look first, delete nothing, assume nothing
+    ├── Halt              retrying cannot help; a person or another command must act
+    │   ├── Corrupted         stored bytes are not what the log says they are
+    │   ├── Trimmed           the log no longer holds that index: whoever asked is stale
+    │   ├── Deposed           a newer EPOCH is in the control log: step down
+    │   └── TopicHalted       one topic cannot go on; the others can
+    └── InvalidInput      the caller's input is wrong; nothing was done with it
+        ├── ConfigInvalid     the configuration file, or what it names, is wrong
+        ├── RecordRefused     one record breaks a rule (size, type, partition)
+        ├── KeyExists         an object of that key is there already (conditional create)
+        └── NotFound          the named object, topic or partition does not exist
+
+Messages are lower case, carry the values, and say what an operator can do. An SDK's exception ends at its adapter and is chained.
+"""
+
+from __future__ import annotations
+
+
+class ArchiverError(Exception):
+    """Root of every error raised on purpose."""
+
+
+class RetryLater(ArchiverError):
+    """Nothing happened; trying again later can succeed."""
+
+
+class LeaseHeld(RetryLater):
+    """Another process holds the leadership lease."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"the lease is held by {holder}; wait until it has finished, or stop it")
+        self.holder = holder
+
+
+class OutcomeUnknown(ArchiverError):
+    """The request may or may not have been applied. Look before anything else; never treat it as a failure."""
+
+
+class Halt(ArchiverError):
+    """Retrying cannot help."""
+
+
+class Corrupted(Halt):
+    """Stored bytes differ from what the log, a digest or a checksum says."""
+
+
+class Trimmed(Halt):
+    """The log was trimmed past the index asked for: the caller's view is stale (protocol rule L1)."""
+
+
+class Deposed(Halt):
+    """A newer EPOCH stands in the control log: this leader must step down (protocol rule L3)."""
+
+
+class TopicHalted(Halt):
+    """One topic cannot go on until somebody acts; the other topics are not concerned."""
+
+    def __init__(self, topic: str, why: str) -> None:
+        super().__init__(f"topic {topic} is halted: {why}")
+        self.topic = topic
+        self.why = why
+
+
+class InvalidInput(ArchiverError):
+    """The input is wrong; nothing was done with it."""
+
+
+class ConfigInvalid(InvalidInput):
+    """The configuration, or a file it names, is wrong."""
+
+
+class RecordRefused(InvalidInput):
+    """A record breaks a rule of its topic; it was not accepted and has no offset."""
+
+
+class KeyExists(InvalidInput):
+    """A conditional create met an existing object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"object {key} exists already")
+        self.key = key
+
+
+class NotFound(InvalidInput):
+    """The named thing does not exist."""

@@ -1,0 +1,96 @@
+"""Places where a test may stop the process.
+
+Every step of every protocol calls `reach(name)` before and after it acts. In production that is a dictionary look-up in an empty
+dictionary. A point fires only after `arm()` was called, which the composition root does if, and only if, the environment variable
+`ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true` both ask for it.
+
+`ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`: at the N-th time (default the first) that NAME is reached, `kill`
+sends SIGKILL to the own process, `error` raises `RetryLater`, `unknown` raises `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from archiver.errors import ConfigInvalid, OutcomeUnknown, RetryLater
+
+VARIABLE = "ARCHIVER_FAILPOINTS"
+
+NAMES: dict[str, str] = {
+    "writer.upload.before": "an intake file is complete in memory, nothing is stored",
+    "writer.upload.after": "the intake file is stored, no entry names it",
+    "writer.append.after": "the entry is in the intake log, nobody was told",
+    "topic.append.before": "a declared topic is about to be appended",
+    "topic.append.after": "a declared topic is in the intake log",
+    "tick.append.before": "a tick is about to be appended",
+    "tick.append.after": "a tick is in the intake log",
+    "epoch.append.before": "the lease is held, the EPOCH is not yet in the control log",
+    "epoch.append.after": "the EPOCH is in the control log",
+    "table.create.before": "the table does not exist yet",
+    "table.create.after": "the table exists, the ledger knows nothing of it",
+    "schema.append.before": "the schema is computed, not yet in the ledger",
+    "schema.append.after": "the schema is in the ledger",
+    "round.start.after": "START_COMMIT is in the ledger",
+    "archive.upload.before": "an archive is complete in the spool, not uploaded (runs in a Spark worker)",
+    "archive.upload.after": "an archive is uploaded, the driver does not know (runs in a Spark worker)",
+    "written.append.before": "archives are uploaded, the ledger knows nothing of them",
+    "written.append.after": "DATA_WRITTEN is in the ledger",
+    "complete.append.after": "DATA_COMPLETE is in the ledger",
+    "table.swap.before": "manifests are written, the catalog still points to the base",
+    "table.swap.after": "the catalog points to the new snapshot, the ledger does not know",
+    "committed.append.before": "COMMIT_TO_TABLE is about to be appended",
+    "committed.append.after": "COMMIT_TO_TABLE is in the ledger",
+    "settled.append.after": "COMMIT_COMPLETE is in the ledger",
+}
+"""Every point there is, and what holds when it is reached."""
+
+
+@dataclass
+class _Armed:
+    action: str
+    at: int
+    seen: int = 0
+
+
+_armed: dict[str, _Armed] = {}
+
+
+def parse(text: str) -> dict[str, tuple[str, int]]:
+    """`NAME=ACTION[@N],…` as name → (action, N); raises `ConfigInvalid` for an unknown name or action."""
+    points: dict[str, tuple[str, int]] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, _, rest = item.partition("=")
+        action, _, at = rest.partition("@")
+        if name not in NAMES:
+            raise ConfigInvalid(f"{VARIABLE}: there is no failpoint {name!r}; the points are {', '.join(NAMES)}")
+        if action not in ("kill", "error", "unknown"):
+            raise ConfigInvalid(f"{VARIABLE}: {name} has the action {action!r}; it must be kill, error or unknown")
+        if at and not at.isdigit():
+            raise ConfigInvalid(f"{VARIABLE}: {name}={action}@{at}: after the @ stands a number")
+        points[name] = (action, int(at or 1))
+    return points
+
+
+def arm(text: str) -> None:
+    """Replace what is armed by what `text` says; an empty text disarms everything."""
+    points = parse(text)
+    _armed.clear()
+    for name, (action, at) in points.items():
+        _armed[name] = _Armed(action, at)
+
+
+def reach(name: str) -> None:
+    """Say that the step `name` is reached; does nothing unless the point is armed."""
+    point = _armed.get(name)
+    if point is None:
+        return
+    point.seen += 1
+    if point.seen != point.at:
+        return
+    if point.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if point.action == "error":
+        raise RetryLater(f"failpoint {name} was asked to fail")
+    raise OutcomeUnknown(f"failpoint {name} was asked to lose the reply")

@@ -1,0 +1,63 @@
+"""Which plans share a task.
+
+Pure. A task reads each of its intake files once, so plans over the same files belong together; reading a file once per partition would
+cost far more requests than the records are worth. Large plans stand alone, so that every core has work. Every plan is in exactly one
+bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from archiver.jobs.plan import Plan
+
+TASK_BYTES_MIN = 4 * 1024 * 1024
+"""Less work than this is not divided to keep another core busy: starting a task costs more."""
+
+
+def bundle(
+    plans: Sequence[Plan], cores: int, task_bytes: int, open_writers_max: int, task_bytes_min: int = TASK_BYTES_MIN
+) -> list[tuple[Plan, ...]]:
+    """Divide the plans into tasks, the largest first.
+
+    A bundle holds at most `open_writers_max` plans, and about as many raw bytes as an equal share of the work for each of the `cores`
+    (not above `task_bytes`, unless a single plan is larger). There are at least `cores` bundles when plans and bytes allow it.
+    """
+    work_bytes = sum(plan.raw_bytes for plan in plans)
+    share_bytes = -(-work_bytes // max(1, cores))
+    target_bytes = max(1, min(task_bytes, max(share_bytes, min(task_bytes_min, task_bytes))))
+    bundles: list[tuple[Plan, ...]] = []
+    together: list[Plan] = []
+    together_bytes = 0
+    for plan in _neighbours_together(plans):
+        if plan.raw_bytes >= target_bytes:
+            bundles.append((plan,))
+            continue
+        overshoot = together_bytes + plan.raw_bytes - target_bytes
+        too_large = together_bytes + plan.raw_bytes > task_bytes or overshoot > target_bytes - together_bytes
+        if together and (too_large or len(together) >= max(1, open_writers_max)):
+            bundles.append(tuple(together))
+            together, together_bytes = [], 0
+        together.append(plan)
+        together_bytes += plan.raw_bytes
+    if together:
+        bundles.append(tuple(together))
+    return sorted(bundles, key=lambda members: -sum(plan.raw_bytes for plan in members))
+
+
+def _neighbours_together(plans: Iterable[Plan]) -> list[Plan]:
+    """An order in which plans over the same intake files follow each other.
+
+    Plans whose spans of files overlap form a window; inside it they stand by topic and partition, as their records do inside the files,
+    so that the bundles cut from a window share files but hardly any row group.
+    """
+    windows: list[list[Plan]] = []
+    reaches_to = -1
+    for plan in sorted(plans, key=lambda plan: (plan.segments[0].file.log_index, plan.topic, plan.partition, plan.base)):
+        first = plan.segments[0].file.log_index
+        last = plan.segments[-1].file.log_index
+        if not windows or first > reaches_to:
+            windows.append([])
+            reaches_to = last
+        windows[-1].append(plan)
+    return [plan for window in windows for plan in sorted(window, key=lambda plan: (plan.topic, plan.partition, plan.base))]
