@@ -1,0 +1,79 @@
+# Everything a developer runs. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKED := $(VENV)/.locked
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test test-fast check format docs proto lock bench bench-refine bench-writer clean java
+
+help:  ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+setup: $(INSTALLED)  ## Create .venv from the lock, with the command at .venv/bin/archiver
+	@echo "ready: $(BIN)/archiver"
+
+# Exactly the lock: a change of it begins a new environment.
+$(LOCKED): requirements/build.lock requirements/dev.lock
+	@$(PYTHON) scripts/check_python.py
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements/build.lock
+	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.lock
+	@touch $@
+
+$(INSTALLED): $(LOCKED) pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# Asked before anything is installed, so that nobody waits for a set-up that cannot be used.
+java:
+	@$(PYTHON) scripts/check_python.py
+	@$(PYTHON) scripts/check_java.py
+
+demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
+	@$(BIN)/archiver demo
+
+test: java $(INSTALLED)  ## Run every test (needs Java)
+	@$(BIN)/python -m pytest --durations=15
+
+test-fast: $(INSTALLED)  ## Run the tests that need neither Java nor much time
+	@$(BIN)/python -m pytest -m "not spark and not slow"
+
+check: $(INSTALLED)  ## Format, lint, types, import contracts, tidy rules, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/generate_proto.py --check
+	$(BIN)/python scripts/generate_docs.py --check
+	$(BIN)/python -m pytest --quiet tests/test_tidy.py
+
+format: $(INSTALLED)  ## Format the code and repair what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(INSTALLED)  ## Generate docs/configuration.md
+	$(BIN)/python scripts/generate_docs.py
+
+proto: $(INSTALLED)  ## Generate the Python code of the .proto files
+	$(BIN)/python scripts/generate_proto.py
+
+lock:  ## Resolve the dependencies anew (needs uv); UPGRADE=--upgrade takes the newest versions
+	@command -v uv > /dev/null || { echo "error: make lock needs uv: https://docs.astral.sh/uv/getting-started/installation/" >&2; exit 3; }
+	scripts/lock.sh build $(UPGRADE)
+	scripts/lock.sh dev $(UPGRADE)
+
+bench: bench-refine bench-writer  ## Run both measurements
+
+bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
+	$(BIN)/python bench/refine.py
+
+bench-writer: $(INSTALLED)  ## Measure the vectorised writer
+	$(BIN)/python bench/writer.py
+
+clean:  ## Remove the environment and everything generated outside version control
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,278 @@
+"""The groups of settings, except topics and archives: what each key means, its unit, its bound and why its default is what it is.
+
+Plain values only. A component receives its own group, never the whole. The text under a key is its entry in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, StrictBool, StrictInt, ValidationInfo, WithJsonSchema, model_validator
+
+from archiver.settings_types import (
+    SECRET_SCHEMA,
+    DataUri,
+    Duration,
+    FilePath,
+    Group,
+    Located,
+    Secret,
+    Size,
+    is_reference,
+    reveal,
+    surroundings,
+)
+
+_SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|access[._-]?key|private[._-]?key", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"://[^/@]+@")
+LATER = "this version does not have it yet"
+
+
+class DataSettings(Group):
+    """The object store: where intake files, archives and table metadata are kept."""
+
+    uri: DataUri
+    """Root of everything that is stored. A plain path is a local folder, relative to the configuration file; so is `file:///path`.
+    `s3://bucket/prefix` comes with a later version."""
+    endpoint: str | None = None
+    """Address of an S3 server other than AWS. Comes with `s3://`."""
+    region: str | None = None
+    """Region of the bucket. Comes with `s3://`."""
+    path_style: StrictBool = False
+    """Whether the bucket stands in the path instead of the host name. Comes with `s3://`."""
+    access_key_id: Secret | None = None
+    """`{env: NAME}` or `{file: PATH}`. Comes with `s3://`."""
+    secret_access_key: Secret | None = None
+    """`{env: NAME}` or `{file: PATH}`. Comes with `s3://`."""
+
+    @model_validator(mode="after")
+    def _only_local(self) -> Self:
+        scheme = self.uri.partition("://")[0]
+        if scheme in ("s3", "s3a"):
+            raise Located([(("uri",), f"S3: {LATER}; use a local folder: file:///path")])
+        if scheme != "file":
+            raise Located([(("uri",), f"there is no object store for {scheme}://; use a local folder: file:///path")])
+        given = [name for name in ("endpoint", "region", "access_key_id", "secret_access_key") if getattr(self, name) is not None]
+        if given or self.path_style:
+            name = (given or ["path_style"])[0]
+            raise Located([((name,), f"belongs to s3:// and {LATER}; remove it")])
+        return self
+
+
+class SqliteSettings(Group):
+    """The embedded metadata store: one SQLite file for both logs, for one machine."""
+
+    path: FilePath
+    """The database file, on a local disk (never a network file system: its locks cannot be trusted). Created if missing."""
+    busy_timeout: Annotated[Duration, Field(gt=0, le=600)] = 30.0
+    """How long an append waits for another process's transaction before it counts as *nothing happened*. Transactions take
+    milliseconds, so half a minute means a stuck disk."""
+
+
+class MetadataSettings(Group):
+    """The metadata store: where the logs are. Exactly one of the keys."""
+
+    sqlite: SqliteSettings | None = None
+    """The embedded store."""
+    etcd: dict[str, Any] | None = Field(default=None, repr=False)
+    """An etcd cluster (`addresses`, `tls`). Comes with a later version."""
+
+    @model_validator(mode="after")
+    def _one_store(self) -> Self:
+        if self.etcd is not None:
+            raise Located([(("etcd",), f"etcd: {LATER}; use sqlite: {{path: FILE}}")])
+        if self.sqlite is None:
+            raise Located([((), "names no metadata store; add sqlite: {path: FILE}")])
+        return self
+
+
+CatalogProperty = Annotated[
+    Any,  # a SecretStr if it is, or looks like, a secret; else a str
+    WithJsonSchema({"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]}),
+]
+
+
+class CatalogSettings(Group):
+    """One Iceberg catalog. Every further key is a property of pyiceberg's catalog of that type, for example `uri` or `warehouse`.
+
+    A property may be `{env: NAME}` or `{file: PATH}`. Those, and properties that look like a secret, are never shown.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, CatalogProperty]
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    """The name by which topics refer to it; 1 to 64 of A-Z a-z 0-9 . _ -."""
+    type: Annotated[str, Field(min_length=1)]
+    """pyiceberg's catalog type: `sql` (embedded), `rest`, `glue`, `hive`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        around = surroundings(info)
+        prepared: dict[str, Any] = {}
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        for key, value in data.items():
+            if key in ("name", "type"):
+                prepared[key] = value
+                continue
+            try:
+                prepared[key] = _catalog_value(key, value, info)
+            except ValueError as error:
+                problems.append(((key,), str(error)))
+        if problems:
+            raise Located(problems)
+        uri = prepared.get("uri")
+        if data.get("type") == "sql" and around is not None and isinstance(uri, str):
+            prepared["uri"] = re.sub(r"^sqlite:///(?=[^/:])", lambda found: f"{found[0]}{around.folder}/", uri)
+        return prepared
+
+    def properties(self) -> dict[str, str]:
+        """What pyiceberg's `load_catalog` is given, secrets revealed: never print it."""
+        found = {"type": self.type}
+        for key, value in (self.__pydantic_extra__ or {}).items():
+            found[key] = _plain(value)
+        return found
+
+
+def _catalog_value(key: str, value: object, info: ValidationInfo) -> object:
+    """A property as it is kept: wrapped if it is a reference to a secret or looks like one."""
+    if is_reference(value):
+        return reveal(value, info)
+    if isinstance(value, SecretStr):
+        return value
+    if value is None or isinstance(value, dict | list | tuple):
+        raise ValueError("must be a text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}")
+    text = _plain(value)
+    return SecretStr(text) if _SECRET_NAME.search(key) or _USER_IN_URL.search(text) else text
+
+
+def _plain(value: object) -> str:
+    """A property as pyiceberg reads it."""
+    if isinstance(value, SecretStr):
+        return value.get_secret_value()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+class RegistryAuthSettings(Group):
+    """Who we are to a schema registry."""
+
+    username: str | None = None
+    """User name or API key."""
+    password: Secret | None = None
+    """`{env: NAME}` or `{file: PATH}`."""
+
+
+class ConfluentSettings(Group):
+    """A registry that speaks Confluent's protocol."""
+
+    url: Annotated[str, Field(min_length=1)]
+    """Address of the registry."""
+    auth: RegistryAuthSettings | None = None
+    """Left out: no authentication."""
+
+
+class SchemaRegistrySettings(Group):
+    """Where Protobuf schemas are fetched from. Comes with a later version; until then topics name descriptor sets."""
+
+    confluent: ConfluentSettings | None = None
+    """A registry that speaks Confluent's protocol."""
+
+
+SparkProperty = Annotated[
+    str,
+    BeforeValidator(lambda value: _plain(value) if isinstance(value, bool | int | float) else value),
+    WithJsonSchema({"type": ["string", "number", "boolean"]}),
+]
+
+
+class SparkSettings(Group):
+    """The Spark session that refines intake into archives."""
+
+    master: Annotated[str, Field(min_length=1)] = "local[*]"
+    """Spark's master; the default uses every core of this machine."""
+    remote: str | None = None
+    """Address of a Spark Connect server, for example `sc://host:15002`; it takes the place of `master`."""
+    conf: dict[str, SparkProperty] = Field(default_factory=dict)
+    """Further Spark properties; they win over ours."""
+    driver_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]$")] = "2g"
+    """Heap of the JVM that we start, as Java writes it. The rows pass through Python, so the JVM needs little."""
+    task_bytes: Annotated[Size, Field(ge=2**20, le=2**34)] = 128 * 2**20
+    """Raw bytes that one task should have; small plans are bundled up to it. One archive of the default size is one task."""
+
+
+class HttpSettings(Group):
+    """The daemon's port for health, metrics and the status page."""
+
+    listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):\d{1,5}$")] = "127.0.0.1:8787"
+    """Address and port. Loopback, so that nothing is open to others unasked. Nothing listens before the daemon comes,
+    in a later version."""
+
+
+class LogSettings(Group):
+    """The logs."""
+
+    entry_bytes_max: Annotated[Size, Field(ge=16 * 2**10, le=2**20)] = 512 * 2**10
+    """Largest entry, in bytes; a flush that needs more is split. etcd refuses 1.5 MiB, and a log must be able to move there."""
+    append_attempts_max: Annotated[StrictInt, Field(ge=1, le=1000)] = 10
+    """How often the same entry is sent before its outcome is reported as unknown, and how often another writer may take the place."""
+    append_backoff: Annotated[Duration, Field(gt=0, le=60)] = 0.05
+    """Wait before the second attempt; it doubles with each further one."""
+
+
+class IntakeSettings(Group):
+    """The intake writer."""
+
+    delay_max: Annotated[Duration, Field(ge=0, le=3600)] = 0.2
+    """How long a record may wait for company before its intake file is closed. It bounds the time to an acknowledgement."""
+    delay_max_bytes: Annotated[Size, Field(ge=1, le=2**30)] = 15 * 10**6
+    """Raw bytes at which an intake file is closed early."""
+    queue_bytes_max: Annotated[Size, Field(ge=1, le=2**36)] = 64 * 10**6
+    """Raw bytes that wait or are on their way; a producer that would exceed it waits. It bounds the writer's memory."""
+    record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 8 * 2**20
+    """Largest record: key, value, header names and values together, in bytes."""
+    clock_skew_max: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
+    """How far this machine's clock may be ahead of its reference before the writer refuses to append: a time once in the log holds back
+    every later one."""
+    close_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 30.0
+    """How long closing waits for what was sent (what is left after it is reported as failed or unknown), and how long a producer waits
+    before a full queue."""
+    row_group_bytes: Annotated[Size, Field(ge=4 * 2**10, le=2**30)] = 2**20
+    """Raw bytes at which a row group of an intake file ends, at the next segment boundary. A row group is what a reader holds in memory."""
+
+    @model_validator(mode="after")
+    def _fits_the_queue(self) -> Self:
+        problems = [
+            (
+                (name,),
+                f"{getattr(self, name)} bytes are more than intake.queue_bytes_max ({self.queue_bytes_max}); raise that or lower this",
+            )
+            for name in ("delay_max_bytes", "record_bytes_max")
+            if getattr(self, name) > self.queue_bytes_max
+        ]
+        if problems:
+            raise Located([((name[0],), message) for name, message in problems])
+        return self
+
+
+class CleanupSettings(Group):
+    """Reconciling and cleaning. Comes with a later version; until then nothing is ever deleted."""
+
+    interval: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 6 * 3600.0
+    """Time between two runs."""
+
+
+class TestingSettings(Group):
+    """For tests only."""
+
+    __test__ = False  # a test runner must not take it for a test
+
+    failpoints: StrictBool = False
+    """Whether the variable `ARCHIVER_FAILPOINTS` may stop the process at chosen steps. One without the other is refused, so that neither a
+    forgotten variable nor a forgotten key can do harm."""

@@ -1,0 +1,165 @@
+"""Reads the configuration file and turns what is wrong with it into words.
+
+Owns YAML: duplicate keys are refused, `yes`, `no`, `on` and `1:30` are text (as in YAML 1.2), every value remembers its line. Promises that
+every problem is told at once, with line, key path and what to do, and that no value which may be secret is repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from archiver.errors import ConfigInvalid
+from archiver.settings_types import Located
+
+KeyPath = tuple[str | int, ...]
+DEPTH_MAX = 32
+"""Deeper nesting is refused; ours is five deep."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's core types instead of the guesses of YAML 1.1."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's own name
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?$"), list("-+0123456789"))
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The file's keys and values, and the line of each key path; raises `ConfigInvalid`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigInvalid(f"{path} does not exist; name the configuration file with -c FILE or ARCHIVER_CONFIG") from error
+    except OSError as error:
+        raise ConfigInvalid(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    loader = _Loader(text)
+    lines: dict[KeyPath, int] = {}
+    try:
+        node = loader.get_single_node()
+        document = _value(loader, node, (), lines, path) if node is not None else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigInvalid(f"{path}: not valid YAML: {error}") from error
+    except ValueError as error:
+        raise ConfigInvalid(f"{path}: a value cannot be read: {error}") from error
+    except RecursionError as error:
+        raise ConfigInvalid(f"{path}: nested deeper than {DEPTH_MAX} levels") from error
+    finally:
+        loader.dispose()
+    if not isinstance(document, dict):
+        raise ConfigInvalid(f"{path}: the file must consist of keys and values, not of {_kind(document)}")
+    return document, lines
+
+
+def _value(loader: _Loader, node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:
+    line = node.start_mark.line + 1
+    lines.setdefault(at, line)
+    if len(at) > DEPTH_MAX:
+        raise ConfigInvalid(f"{path}, line {line}: nested deeper than {DEPTH_MAX} levels")
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item, (*at, position), lines, path) for position, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return loader.construct_object(node)
+    mapping: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = key_node.value
+        key_line = key_node.start_mark.line + 1
+        where = f"{path}, line {key_line}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigInvalid(f"{where}: a key must be a plain word")
+        if key in mapping:
+            raise ConfigInvalid(f"{where}: the key {key_path((*at, key))} was given before, on line {lines[*at, key]}; remove one of them")
+        lines[*at, key] = key_line
+        mapping[key] = _value(loader, value_node, (*at, key), lines, path)
+    return mapping
+
+
+def key_path(at: KeyPath) -> str:
+    """A key path as people write it: `topics[0].archive.table`."""
+    text = ""
+    for step in at:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def explain(path: Path, error: ValidationError, model: type[BaseModel], lines: Mapping[KeyPath, int]) -> str:
+    """Every problem of a configuration, one per line, in the order of the file."""
+    problems: list[tuple[int, str]] = []
+    for item in error.errors(include_url=False):
+        cause = item.get("ctx", {}).get("error")
+        at = tuple(item["loc"])
+        found = cause.problems if isinstance(cause, Located) else [((), _words(item, at, model))]
+        for below, message in found:
+            line = _line((*at, *below), lines)
+            problems.append((line, f"line {line}: {key_path((*at, *below))}: {message}" if (*at, *below) else message))
+    texts = [text for _, text in sorted(problems, key=lambda problem: problem[0])]
+    return f"{path}, {texts[0]}" if len(texts) == 1 else f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in texts)
+
+
+def _line(at: KeyPath, lines: Mapping[KeyPath, int]) -> int:
+    """The line of a key, or of the nearest group around it that is in the file."""
+    while at not in lines and at:
+        at = at[:-1]
+    return lines.get(at, 1)
+
+
+def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(str(at[-1]), _group_at(model, at[:-1]))
+    if kind == "missing":
+        return "is missing; it has no default"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"must consist of keys and values, not of {_kind(item['input'])}"
+    if kind in ("tuple_type", "list_type"):
+        return f"must be a list, not {_kind(item['input'])}"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    return f"{item['input']!r} does not fit: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _unknown_key(key: str, group: type[BaseModel] | None) -> str:
+    names = sorted(group.model_fields) if group is not None else []
+    near = difflib.get_close_matches(key, names, n=1)
+    if near:
+        return f"there is no such key; did you mean {near[0]}?"
+    return f"there is no such key; the keys here are {', '.join(names)}"
+
+
+def _group_at(model: type[BaseModel], at: KeyPath) -> type[BaseModel] | None:
+    """The group of settings that stands at a key path."""
+    group: type[BaseModel] | None = model
+    for step in at:
+        if isinstance(step, int) or group is None:
+            continue
+        declared = group.model_fields.get(step)
+        group = None if declared is None else _model_in(declared.annotation)
+    return group
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The group inside `Group`, `Group | None` or `tuple[Group, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _model_in(argument)) is not None), None)
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return {dict: "keys and values", list: "a list", tuple: "a list", bool: "yes or no", str: "a text"}.get(type(value), "a number")

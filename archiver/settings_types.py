@@ -1,0 +1,233 @@
+"""How single values of the configuration are written: durations, sizes, paths, secrets, names.
+
+Owns their parsing and the words of the error when it fails. Pure, except that a secret is read from the variable or file it names. A
+message here never repeats a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)", re.ASCII)
+_QUANTITY_MAX = 2.0**52
+"""Beyond it a float no longer counts in ones."""
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_TABLE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
+_MESSAGE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+TOPIC_NAME_MAX = 249
+
+
+class Group(BaseModel):
+    """One group of settings: frozen, unknown keys refused, described by the docstrings under its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, validate_default=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a configuration file may refer to besides itself; handed to the validators as their context."""
+
+    folder: Path
+    """Relative paths begin here: the folder of the configuration file."""
+    environ: Mapping[str, str] = field(repr=False)
+
+
+class Located(ValueError):
+    """Problems that a check over several keys has found, each with the path of the key at fault, relative to the group that checks."""
+
+    def __init__(self, problems: list[tuple[tuple[str | int, ...], str]]) -> None:
+        super().__init__("; ".join(message for _, message in problems))
+        self.problems = problems
+
+
+def parse_duration(value: object) -> float:
+    """Seconds of `200ms`, `10s`, `5m`, `1h`, `7d` or of a plain number of seconds; raises `ValueError`."""
+    return _quantity(value, _SECONDS, "a duration such as 200ms, 10s, 5m, 1h or 7d")
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `15MB`, `128MiB` and the like (B, KB, MB, GB, TB, KiB, MiB, GiB, TiB) or of a plain number; raises `ValueError`.
+
+    -1 passes, for those settings in which it means never.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value == -1:
+        return -1
+    size = _quantity(value, _BYTES, "a size such as 512KiB, 15MB or 128MiB")
+    if size != int(size):
+        raise ValueError(f"{value!r} is not a whole number of bytes")
+    return int(size)
+
+
+def _quantity(value: object, units: Mapping[str, float], wanted: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - pydantic turns only ValueError into a located error
+    if isinstance(value, int | float):
+        if not 0 <= value <= _QUANTITY_MAX:
+            raise ValueError(f"{str(value)[:40]} is not {wanted}")
+        return value
+    match = _QUANTITY.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value[:40]!r} is not {wanted}")
+    if match["unit"] and match["unit"] not in units:
+        raise ValueError(f"{value[:40]!r} has the unit {match['unit']!r}; the units are {', '.join(units)}")
+    # Rounding takes away what the product of two binary fractions adds.
+    product = round(float(match["number"]) * units.get(match["unit"], 1), 9)
+    if product > _QUANTITY_MAX:
+        raise ValueError(f"{value[:40]!r} is too much")
+    return product
+
+
+def parse_retention(value: object) -> float | None:
+    """Seconds of a duration, or None for `forever`; raises `ValueError`."""
+    if value is None or value == "forever":
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, and not the word forever") from None
+
+
+def surroundings(info: ValidationInfo) -> Surroundings | None:
+    """The context a validator was given; None when a group is built in Python."""
+    return info.context if isinstance(info.context, Surroundings) else None
+
+
+def resolve_path(value: object, info: ValidationInfo) -> object:
+    """A path as an absolute one, beginning at the configuration's folder if it is relative; raises `ValueError`."""
+    if not isinstance(value, str | Path):
+        raise ValueError(f"{value!r} is not a path")  # noqa: TRY004 - see _quantity
+    if str(value).startswith("~") or str(value).strip() == "" or "\0" in str(value):
+        raise ValueError(f"{str(value)!r} is not a usable path; write it out, absolute or relative to the configuration file")
+    around = surroundings(info)
+    return Path(value) if around is None else around.folder / value
+
+
+def resolve_uri(value: object, info: ValidationInfo) -> object:
+    """A data folder as a URI: one with a scheme stays, a plain path becomes `file://`; raises `ValueError`."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{value!r} is not a URI such as file:///var/lib/archiver/data")
+    if _SCHEME.match(value):
+        if value.startswith("file://") and (not value.startswith("file:///") or value.strip("/") == "file:"):
+            raise ValueError(f"{value!r} must be file:/// followed by an absolute path; a relative path is written without file://")
+        return value
+    if value.startswith("file:"):
+        raise ValueError(f"{value!r} must be file:/// followed by an absolute path; a relative path is written without file:")
+    path = resolve_path(value, info)
+    return Path(str(path)).absolute().as_uri()
+
+
+def reveal(value: object, info: ValidationInfo) -> object:
+    """The secret that `{env: NAME}` or `{file: PATH}` names, still wrapped; raises `ValueError` without repeating anything secret."""
+    if isinstance(value, SecretStr):
+        return value
+    wanted = "write {env: NAME} or {file: PATH}, never the secret itself"
+    if (
+        not isinstance(value, dict)
+        or len(value) != 1
+        or set(value) - {"env", "file"}
+        or not all(isinstance(name, str) for name in value.values())
+    ):
+        raise ValueError(f"not a reference to a secret; {wanted}")
+    around = surroundings(info)
+    if around is None:
+        raise ValueError(f"a reference to a secret can be followed only when a configuration file is loaded; {wanted}")
+    if "env" in value:
+        secret = around.environ.get(value["env"])
+        if secret is None:
+            raise ValueError(f"the environment variable {value['env']} is not set")
+        return SecretStr(secret)
+    path = around.folder / value["file"]
+    try:
+        return SecretStr(path.read_text(encoding="utf-8").rstrip("\r\n"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"the secret's file {path} cannot be read: {reason}") from None
+
+
+def is_reference(value: Any) -> bool:
+    """Whether a value is meant as a reference to a secret."""
+    return isinstance(value, dict) and bool({"env", "file"} & set(value))
+
+
+def check_topic_name(value: object) -> object:
+    """Kafka's rule for topic names; raises `ValueError`."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a topic name; put it in quotes")  # noqa: TRY004 - see _quantity
+    if not _TOPIC.fullmatch(value) or len(value) > TOPIC_NAME_MAX or value in (".", ".."):
+        raise ValueError(
+            f"{value[: TOPIC_NAME_MAX + 1]!r} is not a topic name: 1 to {TOPIC_NAME_MAX} of A-Z a-z 0-9 . _ - and neither . nor .."
+        )
+    return value
+
+
+def check_table(value: object) -> object:
+    """A table identifier: namespace and name, separated by dots; raises `ValueError`."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a table identifier such as shop.orders")  # noqa: TRY004 - see _quantity
+    parts = value.split(".")
+    if len(parts) < 2 or len(value) > 255 or not all(_TABLE_PART.fullmatch(part) for part in parts):
+        raise ValueError(
+            f"{value[:256]!r} is not a table identifier: it has the form namespace.table, at most 255 of A-Z a-z 0-9 _ - in parts "
+            "separated by dots, for example shop.orders"
+        )
+    return value
+
+
+def check_message(value: object) -> object:
+    """The full name of a Protobuf message; raises `ValueError`."""
+    if not isinstance(value, str) or not _MESSAGE.fullmatch(value):
+        raise ValueError(f"{value!r} is not the full name of a Protobuf message such as shop.Order")
+    return value
+
+
+_NUMBER_OR_TEXT: list[dict[str, Any]] = [{"type": "number", "minimum": 0}]
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema(
+        {"anyOf": [*_NUMBER_OR_TEXT, {"type": "string", "pattern": r"^\d+(\.\d+)? *(ms|s|m|h|d)?$"}], "examples": ["200ms", "10s", "1h"]}
+    ),
+]
+"""Seconds."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer", "minimum": -1}, {"type": "string", "pattern": r"^\d+(\.\d+)? *([KMGT]i?)?B?$"}],
+            "examples": ["15MB", "128MiB"],
+        }
+    ),
+]
+"""Bytes."""
+
+Retention = Annotated[
+    float | None,
+    BeforeValidator(parse_retention),
+    WithJsonSchema({"anyOf": [{"const": "forever"}, *_NUMBER_OR_TEXT, {"type": "string", "pattern": r"^\d+(\.\d+)? *(ms|s|m|h|d)?$"}]}),
+]
+"""Seconds, or None for ever."""
+
+FilePath = Annotated[Path, BeforeValidator(resolve_path)]
+DataUri = Annotated[str, BeforeValidator(resolve_uri)]
+SECRET_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"env": {"type": "string"}, "file": {"type": "string"}},
+    "minProperties": 1,
+    "maxProperties": 1,
+    "additionalProperties": False,
+}
+Secret = Annotated[SecretStr, BeforeValidator(reveal), WithJsonSchema(SECRET_SCHEMA)]
+TopicName = Annotated[str, BeforeValidator(check_topic_name)]
+TableName = Annotated[str, BeforeValidator(check_table)]
+MessageName = Annotated[str, BeforeValidator(check_message)]

@@ -1,0 +1,208 @@
+"""House rules that no linter knows: sizes, names, docstrings, links, and what must not be in the tree."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("archiver", "intake", "reconcile")
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+BINARY = {".parquet", ".avro", ".binpb", ".bin", ".db", ".png", ".gz", ".zst"}
+# Spelt so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX|HA" + r"CK)\b")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:ho" + r"me|ro" + r"ot|wo" + r"rk|Us" + r"ers)/[\w.]")
+LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)|!\[[^\]\n]*\]\((?P<image>[^)\s]+)\)")
+OBJECT_KEY = re.compile(r"^(?:intake|archive|shelf|checkpoint)/|/data/partition=|^partition=|year=|\.parquet$")
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file of the project: what version control knows or would take."""
+    command = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    if listed.returncode == 0:
+        found = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        # An unpacked archive of the sources has no version control.
+        hidden = re.compile(r"(?:^|/)(?:\.(?!ci/|gitignore|editorconfig)|__pycache__|build/|dist/|[^/]*\.egg-info/)")
+        found = [path for path in ROOT.rglob("*") if not hidden.search(str(path.relative_to(ROOT)))]
+    return tuple(sorted(path for path in found if path.is_file()))
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def sources(*folders: str) -> list[Path]:
+    """Python files that people write, in these folders (everywhere if none is given)."""
+    return [
+        path
+        for path in files()
+        if path.suffix == ".py" and not path.stem.endswith("_pb2") and (not folders or path.relative_to(ROOT).parts[0] in folders)
+    ]
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for path in files():
+        if path.suffix not in BINARY:
+            try:
+                yield path, path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def test_the_tree_is_seen() -> None:
+    assert len(sources(*PACKAGES)) > 20
+    assert any(path.name == "test_tidy.py" for path in files())
+
+
+def test_files_are_short() -> None:
+    long = {relative(path): count for path in sources() if (count := len(path.read_text(encoding="utf-8").splitlines())) > FILE_LINES_MAX}
+    assert not long, f"split these files (at most {FILE_LINES_MAX} lines): {long}"
+
+
+def test_functions_fit_a_screen() -> None:
+    long = []
+    for path in sources():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                count = (node.end_lineno or node.lineno) - node.lineno + 1
+                if count > FUNCTION_LINES_MAX:
+                    long.append(f"{relative(path)}:{node.lineno} {node.name} ({count} lines)")
+    assert not long, f"split these functions (at most {FUNCTION_LINES_MAX} lines): {long}"
+
+
+def test_modules_say_what_they_own() -> None:
+    silent = [relative(path) for path in sources() if path.name != "__init__.py" and not ast.get_docstring(tree(path))]
+    assert not silent, f"a module docstring is missing in {silent}"
+
+
+def test_names_say_what_is_inside() -> None:
+    vague = [
+        relative(path)
+        for path in files()
+        if {path.stem, *path.relative_to(ROOT).parts[:-1]} & FORBIDDEN_NAMES and path.suffix in ("", ".py")
+    ]
+    assert not vague, f"these names say nothing: {vague}"
+
+
+def test_package_files_are_empty() -> None:
+    full = [relative(path) for path in sources(*PACKAGES) if path.name == "__init__.py" and path.read_text(encoding="utf-8").strip()]
+    assert full == ["archiver/__init__.py"]
+
+
+def test_tests_have_no_package_files_and_unique_names() -> None:
+    names = [path.name for path in sources("tests") if "support" not in path.parts]
+    assert "__init__.py" not in names
+    doubled = sorted({name for name in names if names.count(name) > 1} - {"conftest.py"})
+    assert not doubled, f"give these tests a name of their own: {doubled}"
+
+
+def _documented(body: list[ast.stmt]) -> Iterator[tuple[str, ast.AST, bool]]:
+    """Public names of a module or class, with whether each has a docstring."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield node.name, node, ast.get_docstring(node) is not None
+
+
+def test_public_names_are_described() -> None:
+    """Classes and functions each; a method unless a class in the tree (the Protocol it implements) or a library describes the same name."""
+    modules = {path: tree(path) for path in sources(*PACKAGES)}
+    classes = [(path, node) for path, module in modules.items() for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
+    described = {name for _, node in classes for name, _, has in _documented(node.body) if has}
+    libraries = {"format"}  # logging.Formatter
+    silent = [f"{relative(path)}: {name}" for path, module in modules.items() for name, _, has in _documented(module.body) if not has]
+    silent += [
+        f"{relative(path)}: {node.name}.{name}"
+        for path, node in classes
+        if not node.name.startswith("_")
+        for name, _, has in _documented(node.body)
+        if not has and name not in described | libraries
+    ]
+    assert not silent, f"a docstring is missing for {silent}"
+
+
+def test_object_keys_are_built_in_one_file() -> None:
+    elsewhere = []
+    for path in sources(*PACKAGES):
+        if relative(path) == "archiver/objects/paths.py":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value for part in node.values if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+                words = any(" " in part for part in parts)  # a message may name a key
+                if not words and any(OBJECT_KEY.search(part) for part in parts):
+                    elsewhere.append(f"{relative(path)}:{node.lineno}")
+    assert not elsewhere, f"object keys are built in archiver/objects/paths.py only, not in {elsewhere}"
+
+
+def test_nothing_is_left_unfinished() -> None:
+    found = [f"{relative(path)}: {match[0]}" for path, text in texts() if (match := UNFINISHED.search(text))]
+    assert not found
+
+
+def test_no_path_of_somebodys_machine() -> None:
+    found = [f"{relative(path)}: {match[0]}" for path, text in texts() if (match := MACHINE_PATH.search(text))]
+    assert not found
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as the usual renderers form them."""
+    headings = re.findall(r"^#{1,6} +(.+?)\s*$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
+
+
+def test_links_in_documents_lead_somewhere() -> None:
+    broken = []
+    for path in files():
+        if path.suffix != ".md":
+            continue
+        text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for match in LINK.finditer(text):
+            target = match["target"] or match["image"]
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            page = (path.parent / name).resolve() if name else path
+            if not page.exists() or not page.is_relative_to(ROOT):
+                broken.append(f"{relative(path)}: {target}")
+            elif anchor and page.suffix == ".md" and anchor not in _anchors(page.read_text(encoding="utf-8")):
+                broken.append(f"{relative(path)}: {target} (no such heading)")
+    assert not broken
+
+
+def _reached() -> set[str]:
+    """Every literal that some module passes to `reach`."""
+    names: set[str] = set()
+    for path in sources(*PACKAGES):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call) and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) == "reach":
+                names.update(
+                    argument.value for argument in node.args if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
+                )
+    return names
+
+
+def test_every_failpoint_is_reached_and_every_reached_one_exists() -> None:
+    from archiver.failpoints import NAMES
+
+    assert _reached() == set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "docs/configuration.md"])
+def test_what_a_newcomer_looks_for_is_there(name: str) -> None:
+    assert (ROOT / name).stat().st_size > 0

@@ -1,0 +1,270 @@
+"""Settings: every kind of mistake gets an error with its line, its key path and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archiver.cli.exits import USAGE, exit_code
+from archiver.errors import ConfigInvalid
+from archiver.settings import load_settings
+
+LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
+TOPIC = LEAST + "catalogs: [{name: local, type: sql, uri: 'sqlite:///:memory:'}]\ntopics:\n  - name: orders\n    partitions: 2\n"
+
+
+def refusal(folder: Path, text: str | bytes, **environ: str) -> str:
+    path = folder / "archiver.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ConfigInvalid) as caught:
+        load_settings(path, environ)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert exit_code(caught.value) == USAGE == 3
+    assert caught.value.__cause__ is None or "hunter" not in str(caught.value.__cause__)
+    return message.removeprefix(str(path))
+
+
+UNITS_OF_TIME = "the units are ms, s, m, h, d"
+CASES: dict[str, tuple[str | bytes, str]] = {
+    "unknown key, near one": (
+        LEAST + "intake: {delay_maxx: 1s}",
+        ", line 4: intake.delay_maxx: there is no such key; did you mean delay_max?",
+    ),
+    "unknown key at the top": (LEAST + "topcs: []", ", line 4: topcs: there is no such key; did you mean topics?"),
+    "unknown key, far": (LEAST + "cleanup: {zzz: 1}", ", line 4: cleanup.zzz: there is no such key; the keys here are interval"),
+    "unknown key in a topic": (
+        TOPIC + "    archive: {knd: none}",
+        ", line 8: topics[0].archive.knd: there is no such key; did you mean kind?",
+    ),
+    "doubled key": (LEAST + "cluster: other", ", line 4: the key cluster was given before, on line 1; remove one of them"),
+    "doubled key below": (
+        LEAST + "intake:\n  delay_max: 1s\n  delay_max: 2s",
+        ", line 6: the key intake.delay_max was given before, on line 5; remove one of them",
+    ),
+    "doubled key in a list": (
+        TOPIC + "    partitions: 3",
+        ", line 8: the key topics[0].partitions was given before, on line 7; remove one of them",
+    ),
+    "missing key": ("cluster: demo\nmetadata: {sqlite: {path: m.db}}", ", line 1: data: is missing; it has no default"),
+    "missing key below": (LEAST + "topics: [{name: a}]", ", line 4: topics[0].partitions: is missing; it has no default"),
+    "bad duration": (
+        LEAST + "intake: {delay_max: soon}",
+        ", line 4: intake.delay_max: 'soon' is not a duration such as 200ms, 10s, 5m, 1h or 7d",
+    ),
+    "duration with a wrong unit": (
+        LEAST + "intake: {delay_max: 5min}",
+        f", line 4: intake.delay_max: '5min' has the unit 'min'; {UNITS_OF_TIME}",
+    ),
+    "negative duration": (LEAST + "intake: {delay_max: -1s}", "'-1s' is not a duration"),
+    "duration of truth": (LEAST + "intake: {delay_max: true}", "True is not a duration"),
+    "duration in sixties": (LEAST + "intake: {delay_max: 1:30}", "'1:30' is not a duration"),
+    "duration too long": (
+        LEAST + "intake: {delay_max: 2h}",
+        "line 4: intake.delay_max: '2h' does not fit: input should be less than or equal to 3600",
+    ),
+    "duration without end": (LEAST + f"intake: {{delay_max: {'9' * 400}}}", "is not a duration"),
+    "bad size": (
+        LEAST + "intake: {delay_max_bytes: big}",
+        ", line 4: intake.delay_max_bytes: 'big' is not a size such as 512KiB, 15MB or 128MiB",
+    ),
+    "size with a wrong unit": (
+        LEAST + "intake: {delay_max_bytes: 15Mb}",
+        "'15Mb' has the unit 'Mb'; the units are B, KB, MB, GB, TB, KiB, MiB, GiB, TiB",
+    ),
+    "part of a byte": (LEAST + "intake: {delay_max_bytes: 1.5B}", "'1.5B' is not a whole number of bytes"),
+    "size zero": (
+        LEAST + "archive: {max_bytes: 0}",
+        "line 4: archive.max_bytes: 0 does not fit: input should be greater than or equal to 1",
+    ),
+    "size below never": (LEAST + "archive: {min_bytes: -2}", "archive.min_bytes: -2 is not a size"),
+    "record larger than the queue": (
+        LEAST + "intake: {record_bytes_max: 100MB}",
+        ", line 4: intake.record_bytes_max: 100000000 bytes are more than intake.queue_bytes_max (64000000); raise that or lower this",
+    ),
+    "entry larger than etcd allows": (LEAST + "log: {entry_bytes_max: 2MiB}", "log.entry_bytes_max: '2MiB' does not fit"),
+    "group that is a list": (LEAST + "archive: [1]", ", line 4: archive: must consist of keys and values, not of a list"),
+    "list that is a group": (LEAST + "topics: {name: a}", ", line 4: topics: must be a list, not keys and values"),
+    "group that is empty": (LEAST + "intake:", ", line 4: intake: must consist of keys and values, not of nothing"),
+    "file that is a list": ("- a\n- b\n", ": the file must consist of keys and values, not of a list"),
+    "cluster name": (
+        "cluster: 'a b'\ndata: {uri: d}\nmetadata: {sqlite: {path: m}}",
+        ", line 1: cluster: 'a b' does not fit: string should match pattern",
+    ),
+    "topic name": (
+        LEAST + "topics: [{name: a/b, partitions: 1}]",
+        "topics[0].name: 'a/b' is not a topic name: 1 to 249 of A-Z a-z 0-9 . _ - and neither . nor ..",
+    ),
+    "topic name of dots": (LEAST + "topics: [{name: .., partitions: 1}]", "'..' is not a topic name"),
+    "topic name too long": (LEAST + f"topics: [{{name: {'a' * 250}, partitions: 1}}]", "is not a topic name"),
+    "topic name with a letter beyond": (LEAST + "topics: [{name: zoë, partitions: 1}]", "'zoë' is not a topic name"),
+    "topic name that is a number": (LEAST + "topics: [{name: 12, partitions: 1}]", "12 is not a topic name; put it in quotes"),
+    "doubled topic": (
+        LEAST + "topics:\n  - {name: a, partitions: 1}\n  - {name: a, partitions: 1}",
+        ", line 6: topics[1].name: the topic a is defined twice (topics[0]); rename or remove one",
+    ),
+    "no partition": (
+        LEAST + "topics: [{name: a, partitions: 0}]",
+        "topics[0].partitions: 0 does not fit: input should be greater than or equal to 1",
+    ),
+    "too many partitions": (LEAST + "topics: [{name: a, partitions: 100001}]", "less than or equal to 100000"),
+    "partitions as text": (
+        LEAST + "topics: [{name: a, partitions: '8'}]",
+        "topics[0].partitions: '8' does not fit: input should be a valid integer",
+    ),
+    "retention": (
+        LEAST + "topics: [{name: a, partitions: 1, retention: always}]",
+        "'always' is not a duration such as 200ms, 10s, 5m, 1h or 7d, and not the word forever",
+    ),
+    "iceberg without a table": (
+        TOPIC + "    archive: {kind: iceberg, catalog: local}",
+        "topics[0].archive.table: is missing; kind iceberg needs both",
+    ),
+    "iceberg without a catalog": (
+        TOPIC + "    archive: {kind: iceberg, table: a.b}",
+        "topics[0].archive.catalog: is missing; kind iceberg needs both",
+    ),
+    "table without iceberg": (
+        TOPIC + "    archive: {catalog: local, table: a.b}",
+        "topics[0].archive.table: is given, but kind is none; set kind: iceberg or remove table",
+    ),
+    "unknown kind": (
+        TOPIC + "    archive: {kind: icebrg}",
+        "topics[0].archive.kind: 'icebrg' does not fit: input should be 'none', 'parquet' or 'iceberg'",
+    ),
+    "table without a namespace": (
+        TOPIC + "    archive: {kind: iceberg, catalog: local, table: orders}",
+        "'orders' is not a table identifier",
+    ),
+    "table that climbs": (TOPIC + "    archive: {kind: iceberg, catalog: local, table: a./../b}", "is not a table identifier"),
+    "table with an empty part": (TOPIC + "    archive: {kind: iceberg, catalog: local, table: a..b}", "is not a table identifier"),
+    "unknown catalog": (
+        TOPIC + "    archive: {kind: iceberg, catalog: other, table: a.b}",
+        ", line 8: topics[0].archive.catalog: there is no catalog 'other'; the catalogs are: local",
+    ),
+    "doubled catalog": (
+        LEAST + "catalogs:\n  - {name: a, type: sql}\n  - {name: a, type: rest}",
+        ", line 6: catalogs[1].name: the catalog a is defined twice (catalogs[0]); rename or remove one",
+    ),
+    "catalog property that is a list": (
+        LEAST + "catalogs: [{name: a, type: sql, uri: [1]}]",
+        "catalogs[0].uri: must be a text, a number or true/false",
+    ),
+    "two granularities": (
+        TOPIC + "    archive: {partition_by: [day, hour]}",
+        "topics[0].archive.partition_by: ['day', 'hour'] does not fit",
+    ),
+    "no granularity": (TOPIC + "    archive: {partition_by: []}", "topics[0].archive.partition_by: [] does not fit"),
+    "unknown granularity": (TOPIC + "    archive: {partition_by: [week]}", "topics[0].archive.partition_by[0]: 'week' does not fit"),
+    "message name": (
+        TOPIC + "    value: {descriptor_set: a.binpb, message: 'shop Order'}",
+        "'shop Order' is not the full name of a Protobuf message",
+    ),
+    "home folder": ("cluster: a\ndata: {uri: d}\nmetadata: {sqlite: {path: ~/m.db}}", "'~/m.db' is not a usable path"),
+    "listen": (LEAST + "http: {listen: 8787}", "http.listen: 8787 does not fit"),
+    "no metadata store": (
+        "cluster: a\ndata: {uri: d}\nmetadata: {}",
+        ", line 3: metadata: names no metadata store; add sqlite: {path: FILE}",
+    ),
+    "s3": ("cluster: a\ndata: {uri: s3://b/p}\nmetadata: {sqlite: {path: m}}", ", line 2: data.uri: S3: this version does not have it yet"),
+    "other object store": (
+        "cluster: a\ndata: {uri: ftp://b/p}\nmetadata: {sqlite: {path: m}}",
+        "data.uri: there is no object store for ftp://",
+    ),
+    "file uri with a host": (
+        "cluster: a\ndata: {uri: file://data}\nmetadata: {sqlite: {path: m}}",
+        "must be file:/// followed by an absolute path",
+    ),
+    "file uri without slashes": (
+        "cluster: a\ndata: {uri: 'file:data'}\nmetadata: {sqlite: {path: m}}",
+        "must be file:/// followed by an absolute path",
+    ),
+    "region without s3": (
+        "cluster: a\ndata: {uri: d, region: x}\nmetadata: {sqlite: {path: m}}",
+        "data.region: belongs to s3:// and this version does not have it yet",
+    ),
+    "etcd": (
+        "cluster: a\ndata: {uri: d}\nmetadata: {etcd: {addresses: [a]}}",
+        ", line 3: metadata.etcd: etcd: this version does not have it yet",
+    ),
+    "sources": (
+        LEAST + "sources: [{files: {glob: x, topic: t, format: jsonl}}]",
+        ", line 4: sources: sources: this version does not have it yet",
+    ),
+    "registry": (
+        LEAST + "schema_registry: {confluent: {url: 'http://r'}}",
+        ", line 4: schema_registry: a schema registry: this version does not have it yet",
+    ),
+    "subject": (
+        TOPIC + "    value: {subject: orders-value}",
+        "topics[0].value.subject: schemas from a registry: this version does not have it yet",
+    ),
+    "secret variable unset": (
+        LEAST + "catalogs: [{name: a, type: rest, token: {env: NOPE}}]",
+        "catalogs[0].token: the environment variable NOPE is not set",
+    ),
+    "secret file missing": (
+        LEAST + "catalogs: [{name: a, type: rest, token: {file: nope.txt}}]",
+        "nope.txt cannot be read: No such file or directory",
+    ),
+    "secret of both kinds": (
+        LEAST + "catalogs: [{name: a, type: rest, token: {file: a, env: b}}]",
+        "catalogs[0].token: not a reference to a secret",
+    ),
+    "secret written out": (
+        LEAST + "schema_registry: {confluent: {url: 'http://r', auth: {username: u, password: hunter2}}}",
+        "schema_registry.confluent.auth.password: not a reference to a secret; write {env: NAME} or {file: PATH}, never the secret itself",
+    ),
+    "failpoints as a word": (
+        LEAST + "testing: {failpoints: yes}",
+        "testing.failpoints: 'yes' does not fit: input should be a valid boolean",
+    ),
+    "broken yaml": ("cluster: [a\ndata: b", ", line 2: not valid YAML"),
+    "tab": ("cluster:\n\tdata: b", ", line 2: not valid YAML"),
+    "object tag": (LEAST + "topics: !!python/object:os.system {}", "must be a list, not keys and values"),
+    "two documents": (LEAST + "---\na: b\n", ", line 4: not valid YAML"),
+    "key that is a list": ("? [a]\n: b\n", ", line 1: a key must be a plain word"),
+    "recursive alias": ("cluster: &a [*a]\n", ": nested deeper than 32 levels"),
+    "deep": ("cluster: " + "[" * 5000 + "]" * 5000, ": nested deeper than 32 levels"),
+    "empty file": ("", "3 problems"),
+    "not text": (b"cluster: \xff\n", " is not UTF-8 text (byte 9); save it as UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_refused(tmp_path: Path, name: str) -> None:
+    text, expected = CASES[name]
+    message = refusal(tmp_path, text)
+    assert expected in message
+    assert "hunter" not in message
+
+
+def test_two_topics_on_one_table_are_refused_whatever_the_case(tmp_path: Path) -> None:
+    text = LEAST + (
+        "catalogs: [{name: c, type: sql}, {name: d, type: sql}]\n"
+        "topics:\n"
+        "  - {name: a, partitions: 1, archive: {kind: iceberg, catalog: c, table: shop.orders}}\n"
+        "  - {name: b, partitions: 1, archive: {kind: iceberg, catalog: c, table: shop.Orders}}\n"
+    )
+    message = refusal(tmp_path, text)
+    assert message == ", line 7: topics[1].archive.table: the table shop.Orders in catalog c belongs to topic a; give each its own"
+    (tmp_path / "archiver.yaml").write_text(text.replace("catalog: c, table: shop.Orders", "catalog: d, table: shop.Orders"))
+    assert len(load_settings(tmp_path / "archiver.yaml", {}).topics) == 2
+
+
+def test_every_problem_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "clster: demo\ndata: {uri: s3://b}\nmetadata: {etcd: {}}\nintake: {delay_max: x}\n")
+    first, *others = message.splitlines()
+    assert first == " has 5 problems"
+    assert [line.strip().split(":")[0] for line in others] == ["line 1", "line 1", "line 2", "line 3", "line 4"]
+
+
+def test_a_secret_does_not_leak_through_any_error(tmp_path: Path) -> None:
+    text = (
+        "cluster: 7\ndata: {uri: 's3://user:hunter2@bucket', secret_access_key: hunter2}\nmetadata: {etcd: {password: hunter2}}\n"
+        "catalogs: ['rest://user:hunter2@host', {name: a, token: {env: SECRET}, oops: [1]}]\n"
+    )
+    message = refusal(tmp_path, text, SECRET="hunter2")
+    assert "hunter" not in message
+    assert "data.secret_access_key: not a reference to a secret" in message

@@ -1,0 +1,66 @@
+"""Durations and sizes: what they mean, for every way of writing them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.settings_types import parse_duration, parse_size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("200ms", 0.2),
+        ("10s", 10),
+        ("5m", 300),
+        ("1h", 3600),
+        ("7d", 604800),
+        ("1.5s", 1.5),
+        (" 3 s ", 3),
+        (0, 0),
+        (2.5, 2.5),
+        ("4", 4),
+        ("0ms", 0),
+    ],
+)
+def test_durations(text: object, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("15MB", 15_000_000),
+        ("128MiB", 134217728),
+        ("1KB", 1000),
+        ("1KiB", 1024),
+        ("7B", 7),
+        ("2GiB", 2**31),
+        ("1.5KiB", 1536),
+        (12, 12),
+        ("12", 12),
+        (-1, -1),
+    ],
+)
+def test_sizes(text: object, count: int) -> None:
+    size = parse_size(text)
+    assert size == count
+    assert type(size) is int
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "s", "1 0s", "1e3s", "--1s", "1,5s", "٣s", "nan", "inf", None, [], {}, float("nan"), float("inf"), -0.1, "-1"]
+)
+def test_neither_a_duration_nor_a_size(bad: object) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(bad)
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(bad)
+
+
+@given(st.integers(min_value=0, max_value=10**9))
+def test_whole_milliseconds_and_bytes_are_exact(number: int) -> None:
+    assert parse_duration(f"{number}ms") == pytest.approx(number / 1000, abs=1e-9)
+    assert parse_size(f"{number}KiB") == number * 1024
