@@ -1,0 +1,172 @@
+"""Who works: the leadership lease.
+
+A lease saves work and protects nothing. Safety comes from the EPOCH entries of the control log, so a lease that is lost or doubled may
+cost time and never data. No rule of the protocol may lean on it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from pathlib import Path
+from typing import Final, Protocol
+
+from archiver.errors import Halt, LeaseHeld
+
+_ATTEMPTS_MAX: Final = 100
+"""Tries against other processes that only look at the lease, or replace its file; each lasts microseconds."""
+_HOLDER_BYTES_MAX: Final = 1024
+_UNNAMED: Final = "another process"
+
+
+class Lease(Protocol):
+    """At most one holder at a time, among those who use the same lease."""
+
+    def acquire(self) -> None:
+        """Take the lease without waiting; no effect if held already by this object. Raises `LeaseHeld`."""
+
+    def release(self) -> None:
+        """Give the lease back; no effect if not held."""
+
+    def holder(self) -> str | None:
+        """`host:pid` of whoever holds it now, None if nobody does."""
+
+
+class FileLease:
+    """A lease that is an exclusive `flock` on a file: the kernel frees it when the process dies, however it dies.
+
+    `owner` (`host:pid`) is written into the file for people to read. The file is created, with its folder, and never removed: removing
+    it would let two processes lock two files of one name. Raises `Halt` if the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, owner: str) -> None:
+        self.path = path
+        self._owner = owner
+        self._descriptor: int | None = None
+        self._lock = threading.Lock()
+
+    def acquire(self) -> None:
+        """Take the lock or raise `LeaseHeld` with the text of the holder."""
+        with self._lock:
+            if self._descriptor is not None:
+                return
+            for _ in range(_ATTEMPTS_MAX):
+                descriptor = self._open()
+                if self._try_exclusive(descriptor):
+                    self._descriptor = descriptor
+                    self._write_owner(descriptor)
+                    return
+                only_watched = _try_flock(descriptor, fcntl.LOCK_SH)
+                holder = _text(descriptor)
+                _free(descriptor)
+                if not only_watched:
+                    raise LeaseHeld(holder or _UNNAMED)
+                os.sched_yield()
+            raise LeaseHeld(_UNNAMED)
+
+    def release(self) -> None:
+        """Clear the text and free the lock."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
+            if descriptor is not None:
+                try:
+                    os.ftruncate(descriptor, 0)
+                finally:
+                    _free(descriptor)
+
+    def holder(self) -> str | None:
+        """The text of the holder, None if the lock is free (a text left by a killed process does not count)."""
+        with self._lock:
+            if self._descriptor is not None:
+                return self._owner
+            if not self.path.exists():
+                return None
+            descriptor = self._open()
+            try:
+                # A shared lock succeeds only if nobody holds the exclusive one; it is given back at once.
+                return None if _try_flock(descriptor, fcntl.LOCK_SH) else _text(descriptor) or _UNNAMED
+            finally:
+                _free(descriptor)
+
+    def _open(self) -> int:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise Halt(
+                f"the lease file {self.path} cannot be opened: {error.strerror}; check that its folder belongs to this user"
+            ) from error
+
+    def _try_exclusive(self, descriptor: int) -> bool:
+        """Lock, and check that the locked file still is the one of that name."""
+        if not _try_flock(descriptor, fcntl.LOCK_EX):
+            return False
+        try:
+            if os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                return True
+        except FileNotFoundError:
+            pass
+        return False
+
+    def _write_owner(self, descriptor: int) -> None:
+        text = self._owner.encode()[:_HOLDER_BYTES_MAX]
+        try:
+            os.pwrite(descriptor, text, 0)
+            os.ftruncate(descriptor, len(text))
+        except OSError:
+            # A full disk: the text is for people only, the lock is what counts.
+            return
+
+
+class LeasePlace:
+    """What several `MemoryLease` objects compete for."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.held_by: MemoryLease | None = None
+
+
+class MemoryLease:
+    """A lease within one process; give leases that compete the same `place`."""
+
+    def __init__(self, owner: str, place: LeasePlace | None = None) -> None:
+        self.owner = owner
+        self._place = place or LeasePlace()
+
+    def acquire(self) -> None:
+        """Take the place or raise `LeaseHeld`."""
+        with self._place.lock:
+            held_by = self._place.held_by
+            if held_by is not None and held_by is not self:
+                raise LeaseHeld(held_by.owner)
+            self._place.held_by = self
+
+    def release(self) -> None:
+        """Leave the place if it is ours."""
+        with self._place.lock:
+            if self._place.held_by is self:
+                self._place.held_by = None
+
+    def holder(self) -> str | None:
+        """The owner of whoever holds the place."""
+        with self._place.lock:
+            return None if self._place.held_by is None else self._place.held_by.owner
+
+
+def _try_flock(descriptor: int, operation: int) -> bool:
+    try:
+        fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _free(descriptor: int) -> None:
+    # Closing alone is not enough: a child process that is just being started has the descriptor too, until its program runs.
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
+
+
+def _text(descriptor: int) -> str:
+    return os.pread(descriptor, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()

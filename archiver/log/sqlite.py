@@ -1,0 +1,391 @@
+"""The log in a SQLite database: the embedded default, for one machine and a local disk.
+
+Owns the file format of the metadata database (application id "arch", `user_version` 1): table `logs` holds the floor of each log, table
+`log_<name>` its entries by index. WAL, `synchronous=FULL`, every append in one `BEGIN IMMEDIATE` transaction that looks at floor and
+tail itself, so an acknowledged entry is on disk and there is never a hole.
+
+An error before COMMIT means nothing was applied (`RetryLater`). An error of COMMIT itself is *unknown*: the commit frame may be in the
+WAL file, where a recovery would find it. Free space is looked at beforehand, so that a full disk is nearly always the first kind.
+
+Each thread has a connection of its own. SQLite's locks do not survive a fork: a process that was forked while connections were open is
+refused. Must never be put on a network file system, and never opens a database that something else made.
+"""
+
+# ruff: noqa: S608 - the name of a table cannot be a parameter; `_NAME` admits only names that need no quoting.
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from archiver.clock import Clock, SystemClock
+from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+from archiver.log.store import Appended, Entry
+
+FORMAT: Final = 1
+"""The `user_version` this code reads and writes."""
+
+_APPLICATION_ID: Final = 0x61726368
+_INDEX_MAX: Final = 2**63 - 2
+_FREE_BYTES_MIN: Final = 1024 * 1024
+"""Left free beside twice the entry: once for the WAL, once for the database when the WAL is moved there."""
+_JOURNAL_MODE_WAIT_S: Final = 0.01
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+_TRANSIENT: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_INTERRUPT}
+_LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_REFUSED: Final = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH}
+
+_logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class _Handle:
+    """One thread's connection, opened when first needed; the lock keeps `close` of another thread out of a running operation."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: sqlite3.Connection | None = None
+        self.file_id: tuple[int, int] = (0, 0)
+        self.pid = os.getpid()
+
+    def discard(self) -> None:
+        """Close the connection, which undoes an open transaction."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def __del__(self) -> None:
+        if self.connection is None:
+            return
+        if self.pid == os.getpid():
+            self.connection.close()
+        else:
+            # Closing the parent's connection here could remove the WAL under the parent's feet.
+            _inherited.append(self.connection)
+
+
+_inherited: list[sqlite3.Connection] = []
+_handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+_handles_lock = threading.Lock()
+# Nobody holds the lock at the moment of a fork, else the child would wait for it for ever.
+os.register_at_fork(before=_handles_lock.acquire, after_in_parent=_handles_lock.release, after_in_child=_handles_lock.release)
+
+
+def _refuse_after_fork() -> None:
+    with _handles_lock:
+        foreign = next((handle.pid for handle in _handles if handle.connection is not None and handle.pid != os.getpid()), None)
+    if foreign is not None:
+        raise Halt(
+            f"process {os.getpid()} was forked from {foreign} while the metadata database was open, which SQLite's locks do not survive; "
+            "start a new process instead of forking"
+        )
+
+
+class SqliteLogStore:
+    """All logs of one database file. Safe to use from several threads and processes.
+
+    `busy_timeout_s` bounds the wait for another writer; `entry_bytes_max` the size of an entry. The file and its parent folder are
+    created. Raises `Halt` if the file is not a metadata database, is of another format, or cannot be opened.
+    """
+
+    def __init__(self, path: Path, busy_timeout_s: float, entry_bytes_max: int, clock: Clock | None = None) -> None:
+        self.path = path
+        self.entry_bytes_max = entry_bytes_max
+        self._busy_timeout_s = busy_timeout_s
+        self._clock = clock or SystemClock()
+        self._local = threading.local()
+        self._own: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        self._closed = False
+        _create_folder(path.parent)
+        self.transact("begin", lambda _: None)
+
+    def log(self, name: str) -> SqliteLog:
+        """The log of that name, created if new; a name is lower-case letters, digits and underscores."""
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"log name {name!r} must match {_NAME.pattern}")
+
+        def exists(connection: sqlite3.Connection) -> bool:
+            return connection.execute("select 1 from logs where name = ?", (name,)).fetchone() is not None
+
+        def create(connection: sqlite3.Connection) -> None:
+            connection.execute(f"create table if not exists log_{name} (idx integer primary key, data blob not null)")
+            connection.execute("insert into logs (name, floor) values (?, 0) on conflict do nothing", (name,))
+
+        if not self.transact("begin", exists):
+            self.transact("begin immediate", create)
+        return SqliteLog(self, name)
+
+    def close(self) -> None:
+        """Close every connection; the store and its logs cannot be used any more."""
+        self._closed = True
+        self.release()
+
+    def release(self) -> None:
+        """Close every connection; the next use opens a new one."""
+        with _handles_lock:
+            own = [handle for handle in self._own if handle.pid == os.getpid()]
+        for handle in own:
+            with handle.lock:
+                handle.discard()
+
+    def transact(self, begin: str, work: Callable[[sqlite3.Connection], _T], entry_bytes: int = 0) -> _T:
+        """Run `work` in one transaction. Raises what `work` raises, `RetryLater` if certainly nothing was applied, `OutcomeUnknown`
+        if COMMIT failed, `Halt` if the database cannot be used. `entry_bytes` > 0 says that so much is about to be written.
+        """
+        if self._closed:
+            raise Halt(f"the metadata database {self.path} was closed by this process")
+        handle = self._handle()
+        with handle.lock:
+            connection = self._connection(handle)
+            if entry_bytes:
+                self._check_place(handle, entry_bytes)
+            try:
+                connection.execute(begin)
+                result = work(connection)
+            except sqlite3.Error as error:
+                handle.discard()
+                raise self._translated(error) from error
+            except BaseException:
+                handle.discard()
+                raise
+            try:
+                connection.execute("commit")
+            except sqlite3.Error as error:
+                handle.discard()
+                raise OutcomeUnknown(f"metadata database {self.path}: commit failed, it may have been applied: {error}") from error
+            except BaseException:
+                handle.discard()
+                raise
+            return result
+
+    def _handle(self) -> _Handle:
+        handle: _Handle | None = getattr(self._local, "handle", None)
+        if handle is None or handle.pid != os.getpid():
+            _refuse_after_fork()
+            handle = _Handle()
+            self._local.handle = handle
+            with _handles_lock:
+                self._own.add(handle)
+                _handles.add(handle)
+        return handle
+
+    def _connection(self, handle: _Handle) -> sqlite3.Connection:
+        if handle.connection is None:
+            connection: sqlite3.Connection | None = None
+            try:
+                connection = sqlite3.connect(
+                    self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False, cached_statements=16
+                )
+                self._prepare(connection)
+                found = self.path.stat()
+            except (sqlite3.Error, OSError, ArchiverError) as error:
+                if connection is not None:
+                    connection.close()
+                if isinstance(error, ArchiverError):
+                    raise
+                raise self._translated(error) from error
+            handle.connection = connection
+            handle.file_id = (found.st_dev, found.st_ino)
+        return handle.connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        # Look before the switch to WAL: a foreign database must stay as it is.
+        connection.execute("begin")
+        fresh = self._is_fresh(connection)
+        connection.execute("commit")
+        self._use_wal(connection)
+        connection.execute("pragma synchronous = full")
+        if fresh:
+            connection.execute("begin immediate")
+            if self._is_fresh(connection):
+                connection.execute("create table logs (name text primary key, floor integer not null) without rowid")
+                connection.execute(f"pragma application_id = {_APPLICATION_ID}")
+                connection.execute(f"pragma user_version = {FORMAT}")
+            connection.execute("commit")
+
+    def _is_fresh(self, connection: sqlite3.Connection) -> bool:
+        """True for an empty database, False for one of ours; `Halt` for anything else. Runs inside a transaction."""
+        application = connection.execute("pragma application_id").fetchone()[0]
+        version = connection.execute("pragma user_version").fetchone()[0]
+        tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+        if application == _APPLICATION_ID:
+            if version != FORMAT:
+                raise Halt(
+                    f"metadata database {self.path} has format {version}, this version reads format {FORMAT}; "
+                    "use the archiver version that wrote it"
+                )
+            return False
+        if application or version or tables:
+            raise Halt(
+                f"{self.path} is a database of something else (application id {application}, {tables} tables), not archiver metadata; "
+                "give metadata.sqlite.path a file of its own"
+            )
+        return True
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        # Two processes that switch the mode of a new file at once can get "locked" without SQLite having waited: wait here.
+        deadline_s = self._clock.monotonic_s() + self._busy_timeout_s
+        while True:
+            try:
+                mode = connection.execute("pragma journal_mode = wal").fetchone()[0]
+                break
+            except sqlite3.OperationalError as error:
+                if _primary(error) not in _LOCKED or self._clock.monotonic_s() >= deadline_s:
+                    raise
+                self._clock.sleep(_JOURNAL_MODE_WAIT_S)
+        if mode != "wal":
+            raise Halt(f"metadata database {self.path}: its file system does not support WAL (mode is {mode}); use a local disk")
+
+    def _check_place(self, handle: _Handle, entry_bytes: int) -> None:
+        """Nothing may be acknowledged in a file that has no name any more, and a full disk is better met before than during COMMIT."""
+        try:
+            found = self.path.stat()
+            disk = os.statvfs(self.path.parent)
+        except OSError as error:
+            handle.discard()
+            raise self._translated(error) from error
+        if (found.st_dev, found.st_ino) != handle.file_id:
+            handle.discard()
+            raise Halt(f"metadata database {self.path} was replaced by another file while it was open; restart after finding out why")
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if disk.f_blocks and free_bytes < 2 * entry_bytes + _FREE_BYTES_MIN:
+            raise RetryLater(
+                f"metadata database {self.path}: the disk is full ({free_bytes} bytes free, an entry of {entry_bytes} bytes was not "
+                "appended); free some space"
+            )
+
+    def _translated(self, error: sqlite3.Error | OSError) -> ArchiverError:
+        """What an error outside COMMIT means."""
+        place = f"metadata database {self.path}"
+        if isinstance(error, OSError):
+            return Halt(f"{place} cannot be used: {error.strerror}; restore it or check the path")
+        primary = _primary(error)
+        if primary in _LOCKED:
+            return RetryLater(f"{place} was locked by another process for more than {self._busy_timeout_s} s; nothing was written")
+        if primary == sqlite3.SQLITE_FULL:
+            return RetryLater(f"{place}: the disk is full, nothing was written; free some space")
+        if primary in _TRANSIENT:
+            return RetryLater(f"{place}: {error}; nothing was written")
+        if primary == sqlite3.SQLITE_NOTADB:
+            return Halt(f"{self.path} is not a database; give metadata.sqlite.path a file of its own, or restore it")
+        if primary == sqlite3.SQLITE_CORRUPT:
+            return Corrupted(f"{place} is damaged: {error}; restore it from a backup")
+        if primary in _REFUSED:
+            return Halt(f"{place} cannot be opened or written: {error}; check that file and folder exist and belong to this user")
+        return Halt(f"{place}: {error}")
+
+
+class SqliteLog:
+    """One log of a `SqliteLogStore`; see `archiver.log.store.Log`."""
+
+    def __init__(self, store: SqliteLogStore, name: str) -> None:
+        self.name: str = name
+        self._store = store
+
+    def append(self, index: int, data: bytes) -> Appended:
+        """As the Protocol says. `UNKNOWN` if COMMIT failed."""
+        limit = self._store.entry_bytes_max
+        if len(data) > limit:
+            raise InvalidInput(f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({limit})")
+        if not 0 <= index <= _INDEX_MAX:
+            raise InvalidInput(f"{index} is no index of log {self.name}")
+
+        def put(connection: sqlite3.Connection) -> Appended:
+            floor, tail = self._bounds(connection)
+            if index < floor:
+                raise Trimmed(f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended")
+            if index > tail:
+                raise Halt(f"log {self.name} ends at {tail}; an entry at {index} would leave a hole")
+            if index < tail:
+                row = connection.execute(f"select data from log_{self.name} where idx = ?", (index,)).fetchone()
+                if row is None:
+                    raise Corrupted(f"log {self.name} has no entry {index} although it reaches from {floor} to {tail}")
+                return Appended.OK if row[0] == data else Appended.TAKEN
+            connection.execute(f"insert into log_{self.name} (idx, data) values (?, ?)", (index, data))
+            return Appended.OK
+
+        try:
+            return self._store.transact("begin immediate", put, entry_bytes=max(1, len(data)))
+        except OutcomeUnknown as error:
+            _logger.warning("log %s: the append at %d has an unknown outcome: %s", self.name, index, error)
+            return Appended.UNKNOWN
+
+    def read(self, start: int, limit: int = 1000) -> list[Entry]:
+        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than its reader."""
+        if start < 0 or limit < 1:
+            raise InvalidInput(f"cannot read {limit} entries from {start} of log {self.name}")
+
+        def fetch(connection: sqlite3.Connection) -> list[Entry]:
+            floor, tail = self._bounds(connection)
+            if start < floor:
+                raise Trimmed(f"log {self.name} was trimmed below {floor}; it cannot be read from {start}")
+            if start > tail:
+                raise Halt(f"log {self.name} ends at {tail} but its reader is at {start}; was an older metadata database put in place?")
+            rows = connection.execute(f"select idx, data from log_{self.name} where idx >= ? order by idx limit ?", (start, limit))
+            entries = [Entry(index, data) for index, data in rows]
+            for expected, entry in enumerate(entries, start):
+                if entry.index != expected:
+                    raise Corrupted(f"log {self.name} has no entry {expected}, the next one is {entry.index}")
+            return entries
+
+        return self._store.transact("begin", fetch)
+
+    def tail(self) -> int:
+        """The index the next entry will get."""
+        return self._store.transact("begin", self._bounds)[1]
+
+    def floor(self) -> int:
+        """The lowest index that can still be read."""
+        return self._store.transact("begin", self._bounds)[0]
+
+    def trim(self, below: int) -> None:
+        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail. Repeating it is harmless."""
+
+        def forget(connection: sqlite3.Connection) -> None:
+            floor, tail = self._bounds(connection)
+            if below > tail:
+                raise InvalidInput(f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed")
+            if below > floor:
+                connection.execute("update logs set floor = ? where name = ?", (below, self.name))
+                connection.execute(f"delete from log_{self.name} where idx < ?", (below,))
+
+        self._store.transact("begin immediate", forget)
+
+    def close(self) -> None:
+        """Release the store's connections; using any of its logs again opens new ones."""
+        self._store.release()
+
+    def _bounds(self, connection: sqlite3.Connection) -> tuple[int, int]:
+        """Floor and tail, within the running transaction."""
+        row = connection.execute(f"select floor, (select max(idx) from log_{self.name}) from logs where name = ?", (self.name,)).fetchone()
+        if row is None:
+            raise Corrupted(f"log {self.name} has vanished from the metadata database {self._store.path}")
+        floor, newest = row
+        return floor, floor if newest is None else newest + 1
+
+
+def _primary(error: sqlite3.Error) -> int:
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
+
+
+def _create_folder(folder: Path) -> None:
+    """Create the folder and its parents, durably: SQLite syncs only the folder that holds its files."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        for parent in reversed(missing):
+            parent.mkdir(exist_ok=True)
+            descriptor = os.open(parent.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    except OSError as error:
+        raise Halt(f"cannot create the folder {folder} of the metadata database: {error.strerror}") from error

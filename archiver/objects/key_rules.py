@@ -1,0 +1,70 @@
+"""Which keys an object store accepts.
+
+The strictest rules of all adapters, so that data moves between them: a key is a relative path of ordinary components that no file system
+can take for a way out of the root, and no longer than S3 allows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from archiver.errors import InvalidInput
+
+KEY_BYTES_MAX: Final = 1024
+"""UTF-8 bytes of a whole key (S3)."""
+COMPONENT_BYTES_MAX: Final = 255
+"""UTF-8 bytes between two slashes (Linux file systems)."""
+RESERVED: Final = ".spool"
+"""First component that no key may have: the local adapter's folder for files in the making."""
+
+
+def check_key(key: str) -> None:
+    """Raise `InvalidInput` unless `key` may name an object."""
+    _check_length(key, key)
+    for component in key.split("/"):
+        _check_component(component, key)
+    _check_not_reserved(key)
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise `InvalidInput` unless a key can start with `prefix`; the last component may be cut anywhere, or empty."""
+    _check_length(prefix, prefix)
+    *folders, cut = prefix.split("/")
+    for component in folders:
+        _check_component(component, prefix)
+    if cut and cut not in (".", ".."):
+        _check_component(cut, prefix)
+    if folders:
+        _check_not_reserved(prefix)
+
+
+def is_key(key: str) -> bool:
+    """Whether `check_key` accepts it."""
+    try:
+        check_key(key)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _check_length(text: str, key: str) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"object key {key!r} is not valid Unicode") from error
+    if size > KEY_BYTES_MAX:
+        raise InvalidInput(f"object key {key[:80]!r}… has {size} bytes; at most {KEY_BYTES_MAX} are possible")
+
+
+def _check_component(component: str, key: str) -> None:
+    if component in ("", ".", ".."):
+        raise InvalidInput(f"object key {key!r} has the component {component!r}; keys are relative, without empty, '.' or '..' components")
+    if any(ord(character) < 32 or ord(character) == 127 for character in component):
+        raise InvalidInput(f"object key {key!r} has a control character")
+    if len(component.encode()) > COMPONENT_BYTES_MAX:
+        raise InvalidInput(f"object key {key[:80]!r}… has a component of more than {COMPONENT_BYTES_MAX} bytes")
+
+
+def _check_not_reserved(key: str) -> None:
+    if key.split("/", 1)[0] == RESERVED:
+        raise InvalidInput(f"object key {key!r} is reserved: {RESERVED} holds files in the making")

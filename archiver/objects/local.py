@@ -1,0 +1,265 @@
+"""The object store on a local file system.
+
+An object is a file of that path below the root. It is written and synced in a spool folder of the same file system and then linked to its
+name: the link is atomic and fails if the name is taken, which is the conditional create. Then the folder is synced, and once per process
+every folder above it, so that a returned `create` survives a power cut.
+
+Must never show a half-written object, replace an object, or follow a key out of the root. Folders stay when their last object goes.
+One key cannot be the folder of another (`a` and `a/b`). Network file systems are not supported.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from archiver.errors import ArchiverError, ConfigInvalid, Halt, InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.objects.key_rules import RESERVED, check_key, check_prefix, is_key
+from archiver.objects.spool import Spool
+from archiver.objects.store import ObjectInfo
+
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TRANSIENT: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.EMLINK}
+_LINK_ATTEMPTS_MAX: Final = 3
+"""A folder or spool file that somebody removes in the meantime is made anew so often."""
+
+_T = TypeVar("_T")
+
+
+class LocalObjectStore:
+    """Objects below `root`, which is created by the first write. Safe to use from several threads and processes."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_absolute():
+            raise InvalidInput(f"the data folder {root} must be an absolute path")
+        self.root = root
+        self._spool = Spool(root / RESERVED)
+        self._durable: set[Path] = set()
+        self._durable_lock = threading.Lock()
+
+    def uri(self, key: str) -> str:
+        """`file://` and the plain path: table readers do not decode percent signs, so none are made."""
+        check_key(key)
+        return f"file://{self.root}/{key}"
+
+    def spool_dir(self) -> Path:
+        """A folder of this process alone, on the data's file system; what is left in it goes when the process ends."""
+        return self._spooling(self._spool.folder)
+
+    def create(self, key: str, data: bytes) -> None:
+        """As the Protocol says."""
+        path = self._path(key)
+        self._refuse_existing(key, path)
+        temporary = self._spooling(self._spool.new_path)
+
+        def write() -> None:
+            with temporary.open("xb", buffering=0) as file:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+
+        try:
+            self._writing(key, write)
+            self._publish(key, temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def create_from_file(self, key: str, path: Path) -> None:
+        """As the Protocol says: a file in `spool_dir()` is consumed whatever happens, one from elsewhere is copied and left alone."""
+        final = self._path(key)
+        temporary = path if self._spool.owns(path) else self._spooling(self._spool.new_path)
+        try:
+            self._refuse_existing(key, final)
+            if not path.is_file():
+                raise NotFound(f"there is no file {path} to store as {key}")
+
+            def write() -> None:
+                if temporary is not path:
+                    shutil.copyfile(path, temporary)
+                _sync(temporary)
+
+            self._writing(key, write)
+            self._publish(key, temporary, final)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def read(self, key: str) -> bytes:
+        """The whole object."""
+        path = self._path(key)
+        return self._reading(key, path.read_bytes)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin means its begin."""
+        if length < 0:
+            raise InvalidInput(f"cannot read {length} bytes of object {key}")
+        path = self._path(key)
+
+        def read() -> bytes:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size + start) if start < 0 else start)
+                return file.read(length)
+
+        return self._reading(key, read)
+
+    def open_input(self, key: str) -> pa.NativeFile:
+        """An open file, not a memory map: reading a file that somebody cut short is an error here and a killed process there."""
+        path = self._path(key)
+
+        def open_file() -> pa.NativeFile:
+            if not path.is_file():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            return pa.OSFile(str(path), "rb")
+
+        return self._reading(key, open_file)
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """Size and time of one object, or None."""
+        path = self._path(key)
+        try:
+            found = self._reading(key, path.stat)
+        except NotFound:
+            return None
+        return ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000) if path.is_file() else None
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """As the Protocol says. Files whose path is no valid key are not objects and are left out."""
+        check_prefix(prefix)
+        folder, _, _ = prefix.rpartition("/")
+        return self._walk(f"{folder}/" if folder else "", prefix)
+
+    def delete(self, key: str) -> None:
+        """As the Protocol says. Not synced: after a power cut the object may be back, which harms nothing."""
+        path = self._path(key)
+
+        def remove() -> None:
+            if path.is_file():
+                path.unlink(missing_ok=True)
+
+        self._writing(key, remove)
+
+    def _path(self, key: str) -> Path:
+        check_key(key)
+        return self.root / key
+
+    def _refuse_existing(self, key: str, path: Path) -> None:
+        """Spare the upload of what cannot be stored; the link decides."""
+        if path.is_dir():
+            raise InvalidInput(f"object key {key} is the folder of other objects")
+        if path.exists():
+            raise KeyExists(key)
+
+    def _publish(self, key: str, temporary: Path, path: Path) -> None:
+        for attempt in range(_LINK_ATTEMPTS_MAX):
+            self._writing(key, lambda: self._make_durable(path.parent))
+            try:
+                os.link(temporary, path, follow_symlinks=False)
+                break
+            except FileExistsError as error:
+                if path.is_dir():
+                    raise InvalidInput(f"object key {key} is the folder of other objects") from error
+                raise KeyExists(key) from error
+            except FileNotFoundError as error:
+                # The folder was removed since it was made. If the spool file is what is gone, another try cannot help.
+                with self._durable_lock:
+                    self._durable.clear()
+                if attempt == _LINK_ATTEMPTS_MAX - 1 or not temporary.exists():
+                    raise RetryLater(f"object {key} was not stored: its folder or its spool file was removed meanwhile") from error
+            except OSError as error:
+                raise _not_applied(key, error) from error
+        try:
+            _sync(path.parent)
+        except OSError as error:
+            raise OutcomeUnknown(f"object {key} is in place but its folder could not be synced: {error.strerror}") from error
+
+    def _make_durable(self, folder: Path) -> None:
+        """Create the folder, and sync it into its parents: another process may have made them a moment ago without having synced yet."""
+        with self._durable_lock:
+            if folder in self._durable:
+                return
+        made = not folder.is_dir()
+        inside = folder.is_relative_to(self.root)
+        if (folder != self.root and inside) or not folder.parent.is_dir():
+            self._make_durable(folder.parent)
+        if made:
+            folder.mkdir(exist_ok=True)
+        try:
+            _sync(folder.parent)
+        except PermissionError:
+            # What lies above a root that was given to us need not be readable.
+            if made or folder != self.root:
+                raise
+        with self._durable_lock:
+            self._durable.add(folder)
+
+    def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects below the folder (a key prefix that ends in a slash, or empty), in the order of a flat list of keys."""
+        try:
+            with os.scandir(self.root / folder) as scan:
+                # A folder sorts as its name and a slash, because that is how the keys in it go on.
+                entries = sorted((entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry) for entry in scan)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _not_applied(folder or str(self.root), error) from error
+        for name, entry in entries:
+            key = folder + name
+            if name.endswith("/"):
+                if key != RESERVED + "/" and (key.startswith(prefix) or prefix.startswith(key)):
+                    yield from self._walk(key, prefix)
+            elif key.startswith(prefix) and is_key(key) and entry.is_file(follow_symlinks=False):
+                try:
+                    found = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
+
+    def _spooling(self, work: Callable[[], _T]) -> _T:
+        try:
+            self._make_durable(self.root)
+            return work()
+        except (NotADirectoryError, FileExistsError) as error:
+            raise ConfigInvalid(f"the data folder {self.root} is not a folder; correct data.uri") from error
+        except OSError as error:
+            raise _not_applied(str(self.root), error) from error
+
+    def _reading(self, key: str, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise NotFound(f"there is no object {key} in {self.root}") from error
+        except OSError as error:
+            raise _not_applied(key, error) from error
+
+    def _writing(self, key: str, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except (NotADirectoryError, FileExistsError) as error:
+            raise InvalidInput(f"object key {key} goes through another object as if it were a folder") from error
+        except OSError as error:
+            raise _not_applied(key, error) from error
+
+
+def _not_applied(key: str, error: OSError) -> ArchiverError:
+    """What an error means after which certainly nothing was stored."""
+    if error.errno in _FULL:
+        return RetryLater(f"object {key} was not stored: the disk is full ({error.strerror}); free some space")
+    if error.errno in _TRANSIENT or isinstance(error, FileNotFoundError):
+        return RetryLater(f"object {key}: {error.strerror}; nothing was stored")
+    return Halt(f"object {key}: {error.strerror}; check that the data folder is writable for this user and allows hard links")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

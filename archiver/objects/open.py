@@ -1,0 +1,48 @@
+"""From `data.uri` to a store. In this version a local folder (`file://`) only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from archiver.errors import ConfigInvalid
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.store import ObjectStore
+
+
+def open_store(uri: str) -> ObjectStore:
+    """The store of that URI; raises `ConfigInvalid` for anything but `file:///absolute/path` (percent-encoded where needed).
+
+    Nothing is created or touched: also called on Spark executors.
+    """
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise ConfigInvalid(f"data.uri {uri!r} is no URI: {error}") from error
+    if parts.scheme in ("s3", "s3a", "s3n"):
+        raise ConfigInvalid(f"data.uri {uri!r}: S3 is not in this version; use a local folder, file:///path/to/data")
+    if parts.scheme != "file":
+        raise ConfigInvalid(f"data.uri {uri!r} must be of the form file:///path/to/data")
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigInvalid(f"data.uri {uri!r} names the host {parts.netloc!r}; an absolute path needs three slashes: file:///path/to/data")
+    if parts.query or parts.fragment:
+        raise ConfigInvalid(f"data.uri {uri!r} has a query or fragment; a path with ? or # cannot be used")
+    return LocalObjectStore(_checked_path(uri, parts.path))
+
+
+def _checked_path(uri: str, encoded: str) -> Path:
+    try:
+        path = unquote(encoded, errors="strict")
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"data.uri {uri!r} is not UTF-8 once its percent signs are decoded") from error
+    if not path.startswith("/"):
+        raise ConfigInvalid(f"data.uri {uri!r} must be an absolute path: file:///path/to/data")
+    if ".." in path.split("/"):
+        raise ConfigInvalid(f"data.uri {uri!r} has a '..' in its path; name the folder itself")
+    # Object URIs go into table metadata undecoded, and these characters would end the path there.
+    if any(character in "?#" or ord(character) < 32 or ord(character) == 127 for character in path):
+        raise ConfigInvalid(f"data.uri {uri!r}: a path with ?, # or control characters cannot be used by table readers")
+    folder = Path("/" + path.strip("/"))
+    if folder == Path("/"):
+        raise ConfigInvalid(f"data.uri {uri!r} is the root of the file system; name a folder of its own")
+    return folder

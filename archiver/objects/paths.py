@@ -1,0 +1,174 @@
+"""Every object key: the only place where keys are built and parsed.
+
+Numbers are zero-padded so that a plain listing is in order; a number that does not fit is refused (`InvalidInput`), never widened.
+A parser accepts exactly what its builder makes. Times are UTC. Partition values count days, hours or months since 1970-01, as Iceberg's
+transforms do.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from archiver.errors import InvalidInput
+
+Granularity = Literal["day", "hour", "month"]
+
+PARTITION_MAX: Final = 99_999
+OFFSET_MAX: Final = 2**63 - 1
+EPOCH_MAX: Final = 99_999_999
+_WRITTEN_MS_MAX: Final = 9_999_999_999_999
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
+_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
+_FILE_ID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_LOG: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_INTAKE: Final = re.compile(r"intake/[^/]+/[^/]+/([0-9]{13})-([0-9A-Z]{26})\.parquet")
+_ARCHIVE: Final = re.compile(
+    r"archive/([0-9a-f]{32})/data/partition=([0-9]{5})/year=([0-9]{4})/month=([0-9]{2})(?:/day=([0-9]{2})(?:/hour=([0-9]{2}))?)?"
+    r"/([0-9]{20})-([0-9]{20})-([0-9]{8})\.parquet"
+)
+
+INTAKE_PREFIX: Final = "intake/"
+SHELF_PREFIX: Final = "shelf/"
+CHECKPOINT_PREFIX: Final = "checkpoint/"
+ARCHIVE_PREFIX: Final = "archive/"
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeKey:
+    """What an intake file's key says."""
+
+    written_ms: int
+    """When the file was written, milliseconds since 1970 by its writer's clock."""
+    file_id: str
+    """ULID."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveKey:
+    """What an archive's key says: offsets [base, end) of one topic partition, within one day, hour or month of ingest time."""
+
+    topic_id: str
+    partition: int
+    granularity: Granularity
+    partition_value: int
+    base: int
+    end: int
+    epoch: int
+
+
+def cluster_key() -> str:
+    """The identity of the cluster that owns the data folder."""
+    return "cluster.json"
+
+
+def intake_key(written_us: int, file_id: str) -> str:
+    """An intake file written at that time."""
+    written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)
+    if not _FILE_ID.fullmatch(file_id):
+        raise InvalidInput(f"file id {file_id!r} is no ULID")
+    written = _START + timedelta(milliseconds=written_ms)
+    return f"{INTAKE_PREFIX}{written.year:04}-{written:%m-%d/%H}/{written_ms:013}-{file_id}.parquet"
+
+
+def parse_intake_key(key: str) -> IntakeKey | None:
+    """The inverse of `intake_key`; None for any other key."""
+    match = _INTAKE.fullmatch(key)
+    if match is None or not _FILE_ID.fullmatch(match[2]):
+        return None
+    parsed = IntakeKey(int(match[1]), match[2])
+    return parsed if intake_key(parsed.written_ms * 1000, parsed.file_id) == key else None
+
+
+def shelf_key(start: int, end: int) -> str:
+    """The shelved entries of the intake log from index `start` to `end`."""
+    if start > end:
+        raise InvalidInput(f"a shelf from {start} to {end} holds nothing")
+    return f"{SHELF_PREFIX}intake/{_checked('log index', start, OFFSET_MAX):020}-{_checked('log index', end, OFFSET_MAX):020}.parquet"
+
+
+def checkpoint_key(log: str, fold_format: int, index: int) -> str:
+    """The state of a log's fold before the entry at `index`."""
+    if not _LOG.fullmatch(log):
+        raise InvalidInput(f"log name {log!r} must match {_LOG.pattern}")
+    return f"{CHECKPOINT_PREFIX}{log}/v{_checked('format', fold_format, EPOCH_MAX)}/{_checked('log index', index, OFFSET_MAX):020}.bin"
+
+
+def table_prefix(topic_id: str) -> str:
+    """Where everything of a topic's table lies, without a slash at the end: the location of its table below `data.uri`."""
+    if not _TOPIC_ID.fullmatch(topic_id):
+        raise InvalidInput(f"topic id {topic_id!r} is not 32 lower-case hex digits")
+    return f"{ARCHIVE_PREFIX}{topic_id}"
+
+
+def topic_key(topic_id: str) -> str:
+    """Name and identity of a topic."""
+    return f"{table_prefix(topic_id)}/topic.json"
+
+
+def data_prefix(topic_id: str, partition: int | None = None) -> str:
+    """What the keys of a topic's archives start with, or those of one partition; ends with a slash."""
+    data = f"{table_prefix(topic_id)}/data/"
+    return data if partition is None else f"{data}partition={_checked('partition', partition, PARTITION_MAX):05}/"
+
+
+def archive_key(topic_id: str, partition: int, granularity: Granularity, partition_value: int, base: int, end: int, epoch: int) -> str:
+    """The archive of offsets [base, end), planned under that epoch."""
+    if base >= end:
+        raise InvalidInput(f"an archive of offsets {base} to {end} holds nothing")
+    offsets = f"{_checked('offset', base, OFFSET_MAX):020}-{_checked('offset', end, OFFSET_MAX):020}"
+    name = f"{offsets}-{_checked('epoch', epoch, EPOCH_MAX):08}.parquet"
+    return f"{data_prefix(topic_id, partition)}{day_path(granularity, partition_value)}/{name}"
+
+
+def parse_archive_key(key: str) -> ArchiveKey | None:
+    """The inverse of `archive_key`; None for any other key."""
+    match = _ARCHIVE.fullmatch(key)
+    if match is None:
+        return None
+    year, month, day, hour = (None if text is None else int(text) for text in match.group(3, 4, 5, 6))
+    granularity: Granularity = "month" if day is None else "day" if hour is None else "hour"
+    try:
+        time = datetime(year or 0, month or 0, 1 if day is None else day, hour or 0, tzinfo=UTC)
+    except ValueError:
+        return None
+    value = partition_value_of((time - _START) // timedelta(microseconds=1), granularity)
+    parsed = ArchiveKey(match[1], int(match[2]), granularity, value, int(match[7]), int(match[8]), int(match[9]))
+    if parsed.base >= parsed.end or parsed.end > OFFSET_MAX:
+        return None
+    return parsed
+
+
+def partition_value_of(ingest_us: int, granularity: Granularity) -> int:
+    """Days, hours or months since 1970-01 of an ingest time (microseconds since 1970, rounded down also before it)."""
+    if granularity == "day":
+        return ingest_us // _DAY_US
+    if granularity == "hour":
+        return ingest_us // _HOUR_US
+    time = _START + timedelta(microseconds=ingest_us)
+    return (time.year - 1970) * 12 + time.month - 1
+
+
+def day_path(granularity: Granularity, partition_value: int) -> str:
+    """The part of an archive's key that names its day, hour or month: `year=2026/month=01[/day=02[/hour=03]]`."""
+    try:
+        if granularity == "month":
+            years, month = divmod(partition_value, 12)
+            time = datetime(1970 + years, month + 1, 1, tzinfo=UTC)
+            return f"year={time.year:04}/month={time.month:02}"
+        time = _START + (timedelta(days=partition_value) if granularity == "day" else timedelta(hours=partition_value))
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"{granularity} {partition_value} since 1970 lies outside the calendar") from error
+    day = f"year={time.year:04}/month={time.month:02}/day={time.day:02}"
+    return day if granularity == "day" else f"{day}/hour={time.hour:02}"
+
+
+def _checked(what: str, number: int, maximum: int) -> int:
+    if not 0 <= number <= maximum:
+        raise InvalidInput(f"{what} {number} does not fit into an object key; it must be from 0 to {maximum}")
+    return number

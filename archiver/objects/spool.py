@@ -1,0 +1,89 @@
+"""A process's folder for files in the making, which nobody has to clean up.
+
+Each user of a data folder gets a folder of its own below `.spool`, and holds a lock on it that the kernel frees when the process dies,
+however it dies. Whoever comes next removes the folders whose lock is free. No clock and no age is involved.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from pathlib import Path
+from typing import Final
+
+from archiver.errors import RetryLater
+
+_ATTEMPTS_MAX: Final = 10
+
+
+class Spool:
+    """A locked folder below `parent`, made when first asked for; removed at exit, or by the next user after a kill."""
+
+    def __init__(self, parent: Path) -> None:
+        self._parent = parent
+        self._folder: Path | None = None
+        self._pid = 0
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    def folder(self) -> Path:
+        """The folder; a forked process gets another one. Raises `OSError`, or `RetryLater` if others keep removing it."""
+        with self._lock:
+            if self._folder is None or self._pid != os.getpid() or not self._folder.is_dir():
+                self._parent.mkdir(parents=True, exist_ok=True)
+                remove_abandoned(self._parent)
+                self._folder = self._make()
+                self._pid = os.getpid()
+            return self._folder
+
+    def new_path(self) -> Path:
+        """A path in the folder that nobody uses."""
+        return self.folder() / f"object-{next(self._numbers)}"
+
+    def owns(self, path: Path) -> bool:
+        """Whether that file lies in this process's folder."""
+        return self._folder is not None and self._pid == os.getpid() and path.absolute().is_relative_to(self._folder)
+
+    def _make(self) -> Path:
+        for _ in range(_ATTEMPTS_MAX):
+            folder = Path(tempfile.mkdtemp(prefix="process-", dir=self._parent))
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if _try_lock(descriptor) and folder.is_dir():
+                weakref.finalize(self, _remove, folder, descriptor, os.getpid())
+                return folder
+            # Somebody who cleans up came between the making and the lock.
+            os.close(descriptor)
+        raise RetryLater(f"no folder of our own could be kept below {self._parent}")
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Remove the folders of processes that are gone."""
+    for folder in parent.glob("process-*"):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if _try_lock(descriptor):
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove(folder: Path, descriptor: int, pid: int) -> None:
+    if pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)

@@ -1,0 +1,162 @@
+"""What the local object store owes beyond the Protocol, because objects are files that anybody can see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import ConfigInvalid, Halt, InvalidInput, KeyExists, OutcomeUnknown
+from archiver.objects.local import LocalObjectStore
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "data")
+
+
+def keys(store: LocalObjectStore) -> list[str]:
+    return [info.key for info in store.list("")]
+
+
+def spooled(root: Path) -> list[Path]:
+    return [path for path in (root / ".spool").rglob("*") if path.is_file()]
+
+
+def test_uris_are_plain_paths(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "with space")
+    assert store.uri("archive/partition=00001/x") == f"file://{tmp_path}/with space/archive/partition=00001/x"
+
+
+def test_reading_creates_nothing(local: LocalObjectStore) -> None:
+    assert keys(local) == []
+    assert local.info("a") is None
+    local.delete("a")
+    assert not local.root.exists()
+
+
+def test_nothing_half_done_is_left(local: LocalObjectStore) -> None:
+    local.create("k", b"one")
+    with pytest.raises(KeyExists):
+        local.create("k", b"two")
+    with pytest.raises(InvalidInput):
+        local.create("k/below", b"two")
+    assert spooled(local.root) == []
+
+
+def test_syncs_file_and_folders_before_create_returns(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File before link, and every folder from the object's own up to the one that holds the root."""
+    synced: list[tuple[str, bool]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append((str(Path(f"/proc/self/fd/{descriptor}").readlink()), (local.root / "a/b/k").exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    local.create("a/b/k", b"one")
+    files = [linked for path, linked in synced if "/.spool/" in path]
+    assert files == [False]
+    folders = [path for path, _ in synced if "/.spool" not in path]
+    root = str(local.root)
+    assert set(folders) == {str(local.root.parent), root, f"{root}/a", f"{root}/a/b"}
+    assert synced[-1] == (f"{root}/a/b", True)
+    synced.clear()
+    local.create("a/b/other", b"two")
+    assert [path for path, _ in synced if "/.spool/" not in path] == [f"{root}/a/b"]
+
+
+def test_a_folder_that_cannot_be_synced_is_an_unknown_outcome(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    local.create("a/first", b"")
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if str(Path(f"/proc/self/fd/{descriptor}").readlink()) == str(local.root / "a"):
+            raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(OutcomeUnknown, match="could not be synced"):
+        local.create("a/k", b"one")
+
+
+def test_makes_a_removed_folder_anew(local: LocalObjectStore) -> None:
+    local.create("a/b/k", b"one")
+    local.delete("a/b/k")
+    (local.root / "a/b").rmdir()
+    local.create("a/b/k", b"two")
+    assert local.read("a/b/k") == b"two"
+
+
+def test_foreign_names_and_links_are_no_objects(local: LocalObjectStore, tmp_path: Path) -> None:
+    local.create("a/k", b"")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"")
+    (local.root / "a" / "link").symlink_to(outside)
+    (local.root / "a" / "new\nline").write_bytes(b"")
+    (local.root / "a" / os.fsdecode(b"\xff")).write_bytes(b"")
+    assert keys(local) == ["a/k"]
+
+
+def test_a_file_as_the_root_is_a_wrong_configuration(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"")
+    with pytest.raises(ConfigInvalid, match="is not a folder"):
+        LocalObjectStore(tmp_path / "data").create("k", b"")
+    with pytest.raises(InvalidInput, match="absolute"):
+        LocalObjectStore(Path("data"))
+
+
+def test_a_folder_that_refuses_files_halts(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*args: object, **kwargs: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(Halt, match="hard links"):
+        local.create("k", b"")
+    assert (keys(local), spooled(local.root)) == ([], [])
+
+
+SPOOLING = """
+import sys
+from pathlib import Path
+from archiver.objects.local import LocalObjectStore
+store = LocalObjectStore(Path(sys.argv[1]))
+(store.spool_dir() / "half").write_bytes(b"half an archive")
+store.create("by-the-other", b"")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_process(local: LocalObjectStore) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", SPOOLING, str(local.root)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.kill()
+
+
+def test_the_spool_of_a_killed_process_is_removed_by_the_next(local: LocalObjectStore, other_process: subprocess.Popen[bytes]) -> None:
+    local.create("one", b"")
+    assert [path.name for path in spooled(local.root)] == ["half"], "the spool of a living process must stay"
+    other_process.send_signal(signal.SIGKILL)
+    other_process.wait()
+    assert [path.name for path in spooled(local.root)] == ["half"]
+    LocalObjectStore(local.root).create("two", b"")
+    assert spooled(local.root) == []
+    assert keys(local) == ["by-the-other", "one", "two"]
+
+
+def test_a_process_that_ends_takes_its_spool_along(local: LocalObjectStore, other_process: subprocess.Popen[bytes]) -> None:
+    other_process.communicate(timeout=20)
+    assert list((local.root / ".spool").iterdir()) == []

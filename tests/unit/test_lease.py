@@ -1,0 +1,161 @@
+"""Does a lease have one holder, and does a dead holder let go?"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import Halt, LeaseHeld
+from archiver.log.lease import FileLease, Lease, LeasePlace, MemoryLease
+
+REPOSITORY = Path(__file__).parents[2]
+
+HOLDING = """
+import sys
+from pathlib import Path
+from archiver.log.lease import FileLease
+lease = FileLease(Path(sys.argv[1]), "elsewhere:4711")
+lease.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+Make = Callable[[str], Lease]
+
+
+@pytest.fixture(params=["file", "memory"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    place = LeasePlace()
+    if request.param == "file":
+        return lambda owner: FileLease(tmp_path / "new" / "archiver.lease", owner)
+    return lambda owner: MemoryLease(owner, place)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "archiver.lease"
+
+
+@pytest.fixture
+def other_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", HOLDING, str(path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield process
+        process.kill()
+
+
+def test_one_holds_it_until_released(make: Make) -> None:
+    one, two = make("host:1"), make("host:2")
+    assert one.holder() is None
+    one.acquire()
+    assert (one.holder(), two.holder()) == ("host:1", "host:1")
+    with pytest.raises(LeaseHeld, match="host:1") as caught:
+        two.acquire()
+    assert caught.value.holder == "host:1"
+    two.release()
+    assert two.holder() == "host:1"
+    one.release()
+    assert (one.holder(), two.holder()) == (None, None)
+    two.acquire()
+    assert one.holder() == "host:2"
+    two.release()
+
+
+def test_acquiring_and_releasing_twice_is_harmless(make: Make) -> None:
+    one, two = make("host:1"), make("host:2")
+    one.acquire()
+    one.acquire()
+    one.release()
+    one.release()
+    two.acquire()
+    two.release()
+
+
+def test_of_all_who_want_it_one_gets_it_while_others_look(make: Make) -> None:
+    """Looking must not keep the lease from whoever wants it."""
+    done = threading.Event()
+    watcher = make("watcher:0")
+
+    def watch() -> None:
+        while not done.is_set():
+            watcher.holder()
+
+    def want(lease: Lease) -> bool:
+        try:
+            lease.acquire()
+        except LeaseHeld:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        watching = [pool.submit(watch) for _ in range(2)]
+        try:
+            for number in range(50):
+                leases = [make(f"host:{number}-{worker}") for worker in range(4)]
+                assert list(pool.map(want, leases)).count(True) == 1
+                for lease in leases:
+                    lease.release()
+        finally:
+            done.set()
+        for future in watching:
+            future.result()
+
+
+def test_another_process_holds_it_and_a_kill_frees_it(path: Path, other_process: subprocess.Popen[bytes]) -> None:
+    lease = FileLease(path, "here:1")
+    assert lease.holder() == "elsewhere:4711"
+    with pytest.raises(LeaseHeld, match="elsewhere:4711"):
+        lease.acquire()
+    other_process.send_signal(signal.SIGKILL)
+    other_process.wait()
+    assert path.read_text() == "elsewhere:4711"
+    assert lease.holder() is None, "the text of a killed process does not count"
+    lease.acquire()
+    assert path.read_text() == "here:1"
+    lease.release()
+    assert path.read_text() == ""
+
+
+def test_another_process_that_ends_frees_it(path: Path, other_process: subprocess.Popen[bytes]) -> None:
+    other_process.communicate(timeout=20)
+    lease = FileLease(path, "here:1")
+    lease.acquire()
+    lease.release()
+
+
+def test_a_child_process_does_not_inherit_it(path: Path) -> None:
+    """A program that the holder started, and that outlives it, must not keep the lease."""
+    lease = FileLease(path, "here:1")
+    lease.acquire()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False) as child:
+        lease.release()
+        other = FileLease(path, "here:2")
+        other.acquire()
+        other.release()
+        child.kill()
+
+
+def test_a_removed_lease_file_is_made_anew(path: Path) -> None:
+    lease = FileLease(path, "here:1")
+    lease.acquire()
+    lease.release()
+    path.unlink()
+    assert lease.holder() is None
+    lease.acquire()
+    assert path.read_text() == "here:1"
+    lease.release()
+
+
+def test_a_file_that_cannot_be_opened_halts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(Halt, match="cannot be opened"):
+        FileLease(tmp_path / "file" / "below", "here:1").acquire()

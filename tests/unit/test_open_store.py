@@ -1,0 +1,57 @@
+"""Does `data.uri` lead to the right folder, and is everything else refused with a reason?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import ConfigInvalid
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.open import open_store
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///var/lib/archiver/data", "/var/lib/archiver/data"),
+        ("file:///var/lib/archiver/data/", "/var/lib/archiver/data"),
+        ("file:/var/data", "/var/data"),
+        ("file://localhost/var/data", "/var/data"),
+        ("file:///with%20space/%C3%A9/100%25", "/with space/é/100%"),
+        ("file:///with space", "/with space"),
+        ("file:////double", "/double"),
+    ],
+)
+def test_file_uris(uri: str, path: str) -> None:
+    store = open_store(uri)
+    assert isinstance(store, LocalObjectStore)
+    assert store.root == Path(path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3://bucket/prefix", "S3 is not in this version"),
+        ("S3A://bucket/prefix", "S3 is not in this version"),
+        ("/var/data", "must be of the form file:///"),
+        ("data", "must be of the form file:///"),
+        ("", "must be of the form file:///"),
+        ("gs://bucket", "must be of the form file:///"),
+        ("file://data/here", "names the host 'data'"),
+        ("file:data", "must be an absolute path"),
+        ("file:///", "root of the file system"),
+        ("file:///a/../b", "'..'"),
+        ("file:///a/%2e%2e/b", "'..'"),
+        ("file:///a?b", "query"),
+        ("file:///a#b", "fragment"),
+        ("file:///a%3Fb", "cannot be used by table readers"),
+        ("file:///a%00b", "cannot be used by table readers"),
+        ("file:///a%FFb", "UTF-8"),
+        ("file://[/x", "no URI"),
+    ],
+)
+def test_other_uris_are_refused(uri: str, message: str) -> None:
+    with pytest.raises(ConfigInvalid, match=r"data\.uri") as caught:
+        open_store(uri)
+    assert message in str(caught.value)
