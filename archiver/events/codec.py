@@ -1,0 +1,293 @@
+"""Control-topic events as bytes: `C2 01`, the length of the schema text (16 bits, big endian), the text, one Avro datum.
+
+Owns the way from an `Event` to those bytes and back. Writes what the Java classes write, entries of maps in ascending key order.
+Reads what any release wrote: a foreign schema is matched by field id, as Java does it, and the older vocabulary (`io.tabular`) by name; the
+result is the same types. What Java refuses is refused (a missing or unknown field id), and so are a type number that does not fit the
+payload and bytes after the datum.
+Promises: bytes from outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else is raised; work stays in proportion.
+Must never write the older vocabulary. Nothing else in the project builds or parses event bytes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from archiver.errors import Corrupted, InvalidInput
+from archiver.events import avro, avro_schema, layout, partitions
+from archiver.events.layout import Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
+from archiver.events.schemas import TEXT_BYTES_MAX, from_wire_text, schema_text
+from archiver.events.types import TYPE_OF_PAYLOAD, Event, PartitionField
+
+MAGIC = b"\xc2\x01"
+SCHEMAS_CACHED = 64
+"""Parsed schemas kept, by text; the least recently used goes first."""
+
+_Read = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An event together with what only its schema says."""
+
+    event: Event
+    partition_fields: tuple[PartitionField, ...]
+    """Fields of the partition tuples of its files; empty for other payloads and unpartitioned tables."""
+    table_uuid: bool
+    """Whether the schema has the field `table_uuid`; False for releases up to 1.10 (and for payloads without a table)."""
+    legacy: bool
+    """Whether it is of the older vocabulary. Such an event has no catalog name, and its times were milliseconds."""
+
+
+def encode(event: Event, partition_fields: Sequence[PartitionField] = (), *, table_uuid: bool = True) -> bytes:
+    """The bytes of an event, as Java writes them.
+
+    `partition_fields` names and types the partition tuples of its files, in order; other payloads ignore it. `table_uuid` False leaves the
+    uuid of the table out, because readers of release 1.10 stop at it. Raises `InvalidInput` with the path of the value that does not fit.
+    """
+    if type(event.payload) not in TYPE_OF_PAYLOAD:
+        raise InvalidInput(f"{type(event.payload).__name__} is not the payload of a control event")
+    fields = tuple(partition_fields)
+    text = schema_text(event.type, fields, table_uuid)
+    values = {"id": event.id, "type": int(event.type), "timestamp_us": event.timestamp_us, "group_id": event.group_id}
+    writer = _Writer(fields, table_uuid)
+    outer = layout.event_struct(layout.PAYLOADS[event.type])
+    datum = [writer.wire(one.kind, event.payload if one.name == "payload" else values[one.attribute]) for one in outer.fields]
+    return join(text, avro.write_datum(_parsed(text), datum))
+
+
+def decode(data: bytes) -> Event:
+    """The event in `data`. Raises `Corrupted`."""
+    return read(data).event
+
+
+def read(data: bytes) -> Decoded:
+    """The event in `data` and what its schema says. Raises `Corrupted`."""
+    text, datum = split(data)
+    plan = _plan(text)
+    values = plan.read(avro.read_datum(plan.schema, datum))
+    number = values.pop("type")
+    event = Event(**values)
+    if number != event.type:
+        raise Corrupted(f"the event has the type number {number}, but its payload is that of {event.type.name} ({event.type.value})")
+    return Decoded(event, plan.partition_fields or (), plan.table_uuid, plan.legacy)
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """The schema text and the datum of an event, both as on the wire. Raises `Corrupted`."""
+    if len(data) < 4 or data[:2] != MAGIC:
+        raise Corrupted(f"a control event starts with c201 and a length, this one with {data[:4].hex() or 'nothing'}")
+    end = 4 + int.from_bytes(data[2:4], "big")
+    if end > len(data):
+        raise Corrupted(f"the control event ends inside its schema text: {end} bytes wanted, {len(data)} there")
+    return data[4:end], data[end:]
+
+
+def join(text: bytes, datum: bytes) -> bytes:
+    """Put an event together again from what `split` gave. Raises `InvalidInput` when the text is too long for its length field."""
+    if len(text) > TEXT_BYTES_MAX:
+        raise InvalidInput(f"a schema text of {len(text)} bytes does not fit in an event, {TEXT_BYTES_MAX} do")
+    return MAGIC + len(text).to_bytes(2, "big") + text + datum
+
+
+@lru_cache(maxsize=SCHEMAS_CACHED)
+def _parsed(text: bytes) -> avro_schema.Schema:
+    return avro_schema.parse_schema(from_wire_text(text))
+
+
+class _Writer:
+    """Turns typed values into what the Avro writer takes, field by field in the order of the tables."""
+
+    def __init__(self, partition_fields: tuple[PartitionField, ...], table_uuid: bool) -> None:
+        self._partition = [(one.name, partitions.parse_type(one.type)) for one in partition_fields]
+        self._table_uuid = table_uuid
+
+    def wire(self, kind: Kind, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(kind, Scalar):
+            return value.bytes if isinstance(value, uuid.UUID) else value
+        if isinstance(kind, ListOf):
+            return [self.wire(kind.items, item) for item in value] if isinstance(value, list | tuple) else value
+        if isinstance(kind, MapOf):
+            return _sorted_items(value)
+        if isinstance(kind, PartitionTuple):
+            return self._tuple(value)
+        return self._struct(kind, value)
+
+    def _struct(self, struct: Struct, value: Any) -> list[Any]:
+        if not isinstance(struct.make, type) or not isinstance(value, struct.make):
+            raise InvalidInput(f"a {struct.name.rpartition('.')[2]} expected, got {avro.shown(value)}")
+        fields = [one for one in struct.fields if self._table_uuid or one.field_id != layout.TABLE_UUID_ID]
+        return [self.wire(one.kind, getattr(value, one.attribute)) for one in fields]
+
+    def _tuple(self, values: Any) -> list[Any]:
+        if not isinstance(values, list | tuple) or len(values) != len(self._partition):
+            names = ", ".join(name for name, _ in self._partition) or "none"
+            raise InvalidInput(f"partition: {len(self._partition)} values expected (fields: {names}), got {avro.shown(values)}")
+        return [partitions.to_wire(kind, value) for (_, kind), value in zip(self._partition, values, strict=True)]
+
+
+def _sorted_items(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f"a map from field id expected, got {avro.shown(value)}")
+    try:
+        return [list(item) for item in sorted(value.items(), key=lambda item: item[0])]
+    except TypeError as error:
+        raise InvalidInput(f"a map from field id has keys of different types: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the datums of one schema text are read."""
+
+    schema: avro_schema.Schema
+    read: _Read
+    partition_fields: tuple[PartitionField, ...] | None
+    table_uuid: bool
+    legacy: bool
+
+
+@lru_cache(maxsize=SCHEMAS_CACHED)
+def _plan(text: bytes) -> _Plan:
+    schema = _parsed(text)
+    name = schema.name if isinstance(schema, avro_schema.Record) else "no record"
+    if name not in (layout.EVENT, layout.LEGACY_EVENT):
+        raise Corrupted(f"the schema of the event describes {name!r:.200}; known are {layout.EVENT} and {layout.LEGACY_EVENT}")
+    assert isinstance(schema, avro_schema.Record)
+    legacy = name == layout.LEGACY_EVENT
+    struct = _payload_struct(schema, legacy)
+    matcher = _Matcher()
+    outer = layout.legacy_event_struct(struct) if legacy else layout.event_struct(struct)
+    reader = matcher.match(outer, schema)
+    return _Plan(schema, reader, matcher.partition_fields, matcher.table_uuid, legacy)
+
+
+def _payload_struct(schema: avro_schema.Record, legacy: bool) -> Struct:
+    """The table of the payload, found by the name of its record, as Java finds the class."""
+    known = {struct.name: struct for struct in (layout.LEGACY_PAYLOADS if legacy else layout.PAYLOADS).values()}
+    for one in schema.fields:
+        if one.name == "payload" and isinstance(one.schema, avro_schema.Record):
+            if one.schema.name in known:
+                return known[one.schema.name]
+            raise Corrupted(f"the payload of the event is {one.schema.name!r:.200}; known are {', '.join(known)}")
+    raise Corrupted("the schema of the event has no payload")
+
+
+class _Matcher:
+    """Compares a foreign schema with the tables, once per schema text, and builds the functions that turn its datums into values."""
+
+    def __init__(self) -> None:
+        self.partition_fields: tuple[PartitionField, ...] | None = None
+        self.table_uuid = False
+
+    def match(self, kind: Kind, node: avro_schema.Schema) -> _Read:
+        if isinstance(kind, Scalar):
+            return _match_scalar(kind, node)
+        if isinstance(kind, ListOf) and isinstance(node, avro_schema.Array):
+            item = self.match(kind.items, node.items)
+            return lambda values: tuple(item(value) for value in values)
+        if isinstance(kind, MapOf) and isinstance(node, avro_schema.Array):
+            return _match_map(kind, node)
+        if isinstance(kind, PartitionTuple) and isinstance(node, avro_schema.Record):
+            return self._match_partition(node)
+        if isinstance(kind, Struct) and isinstance(node, avro_schema.Record):
+            return self._match_struct(kind, node)
+        raise Corrupted(f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected")
+
+    def _match_struct(self, struct: Struct, node: avro_schema.Record) -> _Read:
+        if node.name != struct.name:
+            raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {struct.name} is expected")
+        known: dict[Any, layout.Field] = {(one.name if struct.by_name else one.field_id): one for one in struct.fields}
+        readers: list[tuple[str, _Read]] = []
+        for one in node.fields:
+            key = one.name if struct.by_name else _field_id(node, one)
+            field = known.pop(key, None)
+            if field is None:
+                raise Corrupted(f"{node.name} has the field {one.name!r:.200} ({key!r:.200}), which is unknown or there twice")
+            self.table_uuid |= field.field_id == layout.TABLE_UUID_ID
+            readers.append((field.attribute, self._match_field(field, one.schema)))
+        if missing := [one.name for one in known.values() if not one.optional]:
+            raise Corrupted(f"{node.name} lacks the fields {', '.join(missing)}")
+        make = struct.make
+        return lambda values: make(**{name: reader(value) for (name, reader), value in zip(readers, values, strict=True)})
+
+    def _match_field(self, field: layout.Field, node: avro_schema.Schema) -> _Read:
+        reader = self.match(field.kind, node.schema if isinstance(node, avro_schema.Optional) else node)
+        if field.optional:
+            return lambda value: field.if_null if value is None else reader(value)
+
+        def required(value: Any) -> Any:
+            if value is None:
+                raise Corrupted(f"the event has no {field.name}, which is required")
+            return reader(value)
+
+        return required
+
+    def _match_partition(self, node: avro_schema.Record) -> _Read:
+        if node.name != layout.PARTITION_DATA:
+            raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {layout.PARTITION_DATA} is expected")
+        fields: list[PartitionField] = []
+        kinds: list[partitions.PartitionType] = []
+        for one in node.fields:
+            kind = partitions.type_of(one.schema.schema if isinstance(one.schema, avro_schema.Optional) else one.schema)
+            name = one.properties.get("iceberg-field-name", one.name)
+            if not isinstance(name, str):
+                raise Corrupted(f"the partition field {one.name!r:.200} has an original name that is no text")
+            kinds.append(kind)
+            fields.append(PartitionField(_field_id(node, one), name, str(kind)))
+        if self.partition_fields not in (None, tuple(fields)):
+            raise Corrupted("the data files and the delete files of the event have different partition fields")
+        self.partition_fields = tuple(fields)
+        return lambda values: tuple(partitions.from_wire(kind, value) for kind, value in zip(kinds, values, strict=True))
+
+
+def _field_id(record: avro_schema.Record, field: avro_schema.RecordField) -> int:
+    field_id = field.properties.get("field-id")
+    if not isinstance(field_id, int) or isinstance(field_id, bool):
+        raise Corrupted(f"{record.name}.{field.name!r:.200} has no field-id")
+    return field_id
+
+
+def _match_scalar(kind: Scalar, node: avro_schema.Schema) -> _Read:
+    logical = None if isinstance(node, avro_schema.Record | avro_schema.Optional) else node.properties.get("logicalType")
+    if kind.name == "uuid":
+        if isinstance(node, avro_schema.Fixed) and node.size == 16 and logical == "uuid":
+            return lambda value: uuid.UUID(bytes=value)
+    elif isinstance(node, avro_schema.Primitive):
+        if kind.name == "timestamp" and node.kind == "long" and logical == "timestamp-micros":
+            return _same
+        if kind.name == "millis" and node.kind == "long":
+            return lambda value: value * 1000
+        if kind.name == node.kind or (kind.name, node.kind) == ("long", "int"):
+            return _same
+    raise Corrupted(f"the schema of the event has {avro_schema.describe(node)} where {_described(kind)} is expected")
+
+
+def _described(kind: Kind) -> str:
+    return kind.name if isinstance(kind, Scalar | Struct) else {ListOf: "a list", MapOf: "a map"}.get(type(kind), "a partition tuple")
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _match_map(kind: MapOf, node: avro_schema.Array) -> _Read:
+    entry = node.items
+    if node.properties.get("logicalType") != "map" or not isinstance(entry, avro_schema.Record):
+        raise Corrupted("the schema of the event has a list where a map is expected")
+    if [_field_id(entry, one) for one in entry.fields] != [kind.key_id, kind.value_id]:
+        raise Corrupted(f"{entry.name} is not the map with the ids {kind.key_id} and {kind.value_id}")
+    _match_scalar(Scalar("int"), entry.fields[0].schema)
+    _match_scalar(kind.values, entry.fields[1].schema)
+
+    def convert(items: list[tuple[int, Any]]) -> dict[int, Any]:
+        converted = dict(items)
+        if len(converted) != len(items):
+            raise Corrupted(f"a map of {entry.name} holds a key twice")
+        return converted
+
+    return convert

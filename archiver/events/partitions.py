@@ -1,0 +1,263 @@
+"""Iceberg's primitive types in the partition record: type names, Avro forms, and values in Python, on the wire and in JSON.
+
+Owns the rules by which Iceberg writes a partition tuple into Avro, its rewriting of names that Avro does not allow included.
+Promises: a type or value that does not fit raises `InvalidInput` when it comes from us and `Corrupted` when it comes from stored bytes.
+Must never read or write Avro bytes itself.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+import unicodedata
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from archiver.errors import Corrupted, InvalidInput
+from archiver.events.avro import shown
+from archiver.events.avro_schema import Fixed, Primitive, Schema, describe
+from archiver.events.types import PartitionValue
+
+UUID_FIXED = {"type": "fixed", "name": "uuid_fixed", "namespace": "", "size": 16, "logicalType": "uuid"}
+"""Java's schema of every uuid in an event."""
+
+_DECIMAL_PRECISION_MAX = 38
+
+_PLAIN: dict[str, str | dict[str, Any]] = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "bytes",
+    "date": {"type": "int", "logicalType": "date"},
+    "time": {"type": "long", "logicalType": "time-micros"},
+    "timestamp": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": False},
+    "timestamptz": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
+    "timestamp_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": False},
+    "timestamptz_ns": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": True},
+    "uuid": UUID_FIXED,
+}
+_WHOLE_NUMBERS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)")
+_FIXED = re.compile(r"fixed\[\s*([0-9]{1,9})\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionType:
+    """A primitive type taken apart."""
+
+    name: str
+    """`decimal`, `fixed`, or the whole type."""
+    precision: int = 0
+    """Decimals only: digits."""
+    scale: int = 0
+    """Decimals only: digits after the point."""
+    size: int = 0
+    """Bytes of a fixed or decimal on the wire."""
+
+    def __str__(self) -> str:
+        """Iceberg's own spelling."""
+        if self.name == "decimal":
+            return f"decimal({self.precision}, {self.scale})"
+        return f"fixed[{self.size}]" if self.name == "fixed" else self.name
+
+
+def parse_type(text: str) -> PartitionType:
+    """Take an Iceberg type name apart. Raises `InvalidInput` for anything but a primitive type a partition can have."""
+    if text in _PLAIN:
+        return PartitionType(text)
+    if found := _DECIMAL.fullmatch(text):
+        return _decimal_type(int(found[1]), int(found[2]), text)
+    if found := _FIXED.fullmatch(text):
+        return PartitionType("fixed", size=int(found[1]))
+    raise InvalidInput(f"{text!r:.80} is not an iceberg type that a partition field can have")
+
+
+def _decimal_type(precision: int, scale: int, text: str) -> PartitionType:
+    if not 1 <= precision <= _DECIMAL_PRECISION_MAX or not 0 <= scale <= precision:
+        raise InvalidInput(f"{text!r:.80} needs 1 to {_DECIMAL_PRECISION_MAX} digits, and a scale of at most as many")
+    size = ((10**precision - 1).bit_length() + 8) // 8
+    return PartitionType("decimal", precision, scale, size)
+
+
+def avro_type(kind: PartitionType) -> str | dict[str, Any]:
+    """The Avro schema, as JSON, that Java writes for this type."""
+    if kind.name == "fixed":
+        return {"type": "fixed", "name": f"fixed_{kind.size}", "namespace": "", "size": kind.size}
+    if kind.name != "decimal":
+        return _PLAIN[kind.name]
+    return {
+        "type": "fixed",
+        "name": f"decimal_{kind.precision}_{kind.scale}",
+        "namespace": "",
+        "size": kind.size,
+        "logicalType": "decimal",
+        "precision": kind.precision,
+        "scale": kind.scale,
+    }
+
+
+def type_of(node: Schema) -> PartitionType:
+    """The Iceberg type that an Avro schema stands for. Raises `Corrupted` when there is none."""
+    if isinstance(node, Fixed):
+        return _type_of_fixed(node)
+    if isinstance(node, Primitive):
+        logical, utc = node.properties.get("logicalType"), node.properties.get("adjust-to-utc")
+        for name, form in _PLAIN.items():
+            full = {"type": form} if isinstance(form, str) else form
+            if full["type"] == node.kind and full.get("logicalType") == logical and full.get("adjust-to-utc") == utc:
+                return PartitionType(name)
+    raise Corrupted(f"a partition field has the avro type {describe(node)}, which no iceberg type has")
+
+
+def _type_of_fixed(node: Fixed) -> PartitionType:
+    logical = node.properties.get("logicalType")
+    if logical is None:
+        return PartitionType("fixed", size=node.size)
+    if logical == "uuid" and node.size == 16:
+        return PartitionType("uuid")
+    precision, scale = node.properties.get("precision"), node.properties.get("scale", 0)
+    if logical == "decimal" and isinstance(precision, int) and isinstance(scale, int):
+        try:
+            kind = _decimal_type(precision, scale, f"decimal({precision}, {scale})")
+        except InvalidInput as error:
+            raise Corrupted(str(error)) from error
+        if kind.size == node.size:
+            return kind
+    raise Corrupted(f"a partition field has the avro type {describe(node)}, which no iceberg type has")
+
+
+def avro_name(name: str) -> str:
+    """The name Java gives a partition field in Avro: other characters as `_x` and their UTF-16 code, a leading digit behind `_`."""
+    if not name:
+        raise InvalidInput("a partition field has an empty name")
+    try:
+        units = name.encode("utf-16-be")
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the partition field name {name!r:.80} is not valid unicode: {error}") from error
+    characters = [chr(int.from_bytes(units[at : at + 2], "big")) for at in range(0, len(units), 2)]
+    return "".join(_avro_character(character, first=at == 0) for at, character in enumerate(characters))
+
+
+def _avro_character(character: str, first: bool) -> str:
+    category = unicodedata.category(character)
+    if character == "_" or category[0] == "L" or (category == "Nd" and not first):
+        return character
+    return f"_{character}" if category == "Nd" else f"_x{ord(character):X}"
+
+
+def to_wire(kind: PartitionType, value: PartitionValue) -> Any:
+    """The value as the Avro writer wants it, which checks plain types itself. Raises `InvalidInput`."""
+    if value is None:
+        return None
+    if kind.name == "decimal":
+        return _decimal_bytes(kind, value)
+    if kind.name == "uuid":
+        if not isinstance(value, uuid.UUID):
+            raise InvalidInput(f"a uuid expected, got {shown(value)}")
+        return value.bytes
+    if isinstance(value, dt.datetime):
+        return _timestamp(kind, value)
+    if isinstance(value, dt.date):
+        if kind.name != "date":
+            raise InvalidInput(f"a {kind} expected, got {shown(value)}")
+        return value.toordinal() - dt.date(1970, 1, 1).toordinal()
+    return value
+
+
+def _timestamp(kind: PartitionType, value: dt.datetime) -> int:
+    with_zone = value.tzinfo is not None
+    name = kind.name.removesuffix("_ns")
+    if name != ("timestamptz" if with_zone else "timestamp"):
+        raise InvalidInput(f"a {kind} expected, got {shown(value)}")
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC if with_zone else None)
+    micros = (value - epoch) // dt.timedelta(microseconds=1)
+    return micros if name == kind.name else micros * 1000
+
+
+def _decimal_bytes(kind: PartitionType, value: PartitionValue) -> bytes:
+    if not isinstance(value, decimal.Decimal) or not value.is_finite():
+        raise InvalidInput(f"a {kind} expected, got {shown(value)}")
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    # The significant digits are moved by hand, because decimal arithmetic would round to its context.
+    significant = "".join(map(str, digits)).lstrip("0")
+    shift = exponent + kind.scale
+    if significant and shift < 0:
+        significant, dropped = significant[:shift], significant[shift:]
+        if dropped.strip("0"):
+            raise InvalidInput(f"{shown(value)} has more than {kind.scale} digits after the point")
+        shift = 0
+    if significant and len(significant) + shift > kind.precision:
+        raise InvalidInput(f"{shown(value)} has too many digits for {kind}")
+    unscaled = int(significant) * 10**shift if significant else 0
+    return (-unscaled if sign else unscaled).to_bytes(kind.size, "big", signed=True)
+
+
+def from_wire(kind: PartitionType, value: Any) -> PartitionValue:
+    """The value as Python has it. Raises `Corrupted` for a decimal with too many digits."""
+    if value is None:
+        return None
+    if kind.name == "uuid":
+        return uuid.UUID(bytes=value)
+    if kind.name == "decimal":
+        unscaled = int.from_bytes(value, "big", signed=True)
+        if abs(unscaled) >= 10**kind.precision:
+            raise Corrupted(f"the unscaled value {unscaled} has too many digits for {kind}")
+        digits = tuple(map(int, str(abs(unscaled))))
+        return decimal.Decimal((int(unscaled < 0), digits, -kind.scale))
+    result: PartitionValue = value
+    return result
+
+
+def to_json(kind: PartitionType, value: PartitionValue) -> bool | int | float | str | None:
+    """The value as JSON has it: bytes as hex, decimals, uuids and non-finite numbers as text."""
+    wire = to_wire(kind, value)
+    value = from_wire(kind, wire)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}"
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    assert value is None or isinstance(value, bool | int | float | str)
+    return value
+
+
+def from_json(kind: PartitionType, value: Any) -> PartitionValue:
+    """The reverse of `to_json`. Raises `InvalidInput`."""
+    try:
+        if isinstance(value, str):
+            return _from_text(kind, value)
+    except (ValueError, decimal.DecimalException) as error:
+        raise InvalidInput(f"{shown(value)} is not a {kind}: {error}") from error
+    if value is None:
+        return None
+    if kind.name in _WHOLE_NUMBERS and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind.name == "boolean" and isinstance(value, bool):
+        return value
+    if kind.name in ("float", "double") and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    raise InvalidInput(f"{shown(value)} is not a {kind}")
+
+
+def _from_text(kind: PartitionType, value: str) -> PartitionValue:
+    if kind.name == "string":
+        return value
+    if kind.name in ("binary", "fixed"):
+        return bytes.fromhex(value)
+    if kind.name == "decimal":
+        return decimal.Decimal(value)
+    if kind.name == "uuid":
+        return uuid.UUID(value)
+    if kind.name in ("float", "double") and value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    raise ValueError("text is not expected here")

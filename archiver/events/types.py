@@ -1,0 +1,199 @@
+"""The five control-topic events of Iceberg Kafka Connect as plain values.
+
+Owns the meaning of every field. Knows nothing of bytes (`codec.py`) or of JSON (`json_form.py`). The list of events is closed.
+All times are microseconds since 1970-01-01 UTC. Offsets name the next record to read, not the last one read.
+Values are immutable by convention: the dictionaries inside a `DataFile` must not be changed after it was made.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+PartitionValue = bool | int | float | str | bytes | UUID | decimal.Decimal | dt.date | dt.datetime | None
+"""One value of a partition tuple. Dates, times and timestamps are read as Iceberg's own numbers: days, hours, months, years, microseconds
+or nanoseconds since 1970 (times: microseconds of the day). `datetime.date` and `datetime.datetime` are accepted on writing only."""
+
+
+class EventType(enum.IntEnum):
+    """The number an event carries on the wire. Older names in brackets."""
+
+    START_COMMIT = 0
+    """A round begins (COMMIT_REQUEST)."""
+    DATA_WRITTEN = 1
+    """Files of one table are durable (COMMIT_RESPONSE)."""
+    DATA_COMPLETE = 2
+    """Everything of the round has been announced (COMMIT_READY)."""
+    COMMIT_TO_TABLE = 3
+    """One table has its commit (COMMIT_TABLE)."""
+    COMMIT_COMPLETE = 4
+    """Every table of the round is settled (COMMIT_COMPLETE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionField:
+    """One field of a table's partition tuple, as its schema states it."""
+
+    field_id: int
+    """Id of the partition field (1000 and up)."""
+    name: str
+    """Original name; names that Avro does not allow are rewritten on the wire only."""
+    type: str
+    """Iceberg primitive type of the transform's result: `date`, `int`, `string`, `decimal(9, 2)`, `fixed[16]` and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableReference:
+    """Names a table."""
+
+    catalog: str
+    """Name of the catalog; empty when read from an event of the older vocabulary, which had none."""
+    namespace: tuple[str, ...]
+    """Levels of the namespace, outermost first."""
+    name: str
+    """Name of the table inside its namespace."""
+    uuid: UUID | None = None
+    """Identity of the table; None when unknown. Not written at all for readers of release 1.10."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitionOffset:
+    """How far one topic partition was read."""
+
+    topic: str
+    partition: int
+    offset: int | None = None
+    """Next offset to read; None when the partition was not read in this round."""
+    timestamp_us: int | None = None
+    """Everything with an earlier timestamp has been read; None when not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """One data or delete file, with the names of Iceberg's manifest struct where they differ given in brackets."""
+
+    path: str
+    """Full location (file_path)."""
+    record_count: int
+    """Rows in the file."""
+    file_size: int
+    """Bytes of the whole file (file_size_in_bytes)."""
+    content: int = 0
+    """0 data, 1 position deletes (and deletion vectors), 2 equality deletes. A null on the wire is read as 0, as Java reads it."""
+    file_format: str = "PARQUET"
+    """PARQUET, AVRO, ORC or PUFFIN, in upper case as Java writes it."""
+    spec_id: int = 0
+    """Partition spec of the tuple. A null on the wire is read as -1, as Java reads it."""
+    partition: tuple[PartitionValue, ...] = ()
+    """One value per partition field, in the order of the partition type."""
+    column_sizes: Mapping[int, int] | None = None
+    """Compressed bytes by field id."""
+    value_counts: Mapping[int, int] | None = None
+    """Values, nulls and NaN included, by field id."""
+    null_value_counts: Mapping[int, int] | None = None
+    """Nulls by field id."""
+    nan_value_counts: Mapping[int, int] | None = None
+    """NaN values by field id."""
+    lower_bounds: Mapping[int, bytes] | None = None
+    """Lower bound by field id, in Iceberg's single-value form."""
+    upper_bounds: Mapping[int, bytes] | None = None
+    """Upper bound by field id, in Iceberg's single-value form."""
+    key_metadata: bytes | None = None
+    """Opaque encryption metadata."""
+    split_offsets: tuple[int, ...] | None = None
+    """Byte positions at which a reader may split, ascending (row group starts)."""
+    equality_ids: tuple[int, ...] | None = None
+    """Field ids compared by an equality-delete file."""
+    sort_order_id: int | None = None
+    """Sort order of the rows; 0 unsorted."""
+    first_row_id: int | None = None
+    """Row id of the first row (row lineage); assigned by the commit, so None before it."""
+    referenced_data_file: str | None = None
+    """The one data file that all deletes of this file concern."""
+    content_offset: int | None = None
+    """Where a deletion vector starts inside its file."""
+    content_size: int | None = None
+    """Bytes of that deletion vector (content_size_in_bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommit:
+    """START_COMMIT: a round begins."""
+
+    commit_id: UUID
+    """Identity of the round; every event of the round repeats it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataWritten:
+    """DATA_WRITTEN: these files of one table are durable and wait for their commit."""
+
+    commit_id: UUID
+    table: TableReference
+    data_files: tuple[DataFile, ...] | None
+    """None and the empty tuple differ on the wire and mean the same."""
+    delete_files: tuple[DataFile, ...] | None = ()
+    """The archiver writes none; other writers may."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataComplete:
+    """DATA_COMPLETE: everything of this round has been announced."""
+
+    commit_id: UUID
+    assignments: tuple[TopicPartitionOffset, ...] | None
+    """How far each topic partition was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitToTable:
+    """COMMIT_TO_TABLE: one table took its commit."""
+
+    commit_id: UUID
+    table: TableReference
+    snapshot_id: int | None = None
+    """The snapshot that holds the files."""
+    valid_through_us: int | None = None
+    """The table holds every record with an earlier timestamp; None when not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitComplete:
+    """COMMIT_COMPLETE: every table of the round is settled."""
+
+    commit_id: UUID
+    valid_through_us: int | None = None
+    """Every table of the round holds every record with an earlier timestamp; None when not known."""
+
+
+Payload = StartCommit | DataWritten | DataComplete | CommitToTable | CommitComplete
+
+TYPE_OF_PAYLOAD: dict[type[Payload], EventType] = {
+    StartCommit: EventType.START_COMMIT,
+    DataWritten: EventType.DATA_WRITTEN,
+    DataComplete: EventType.DATA_COMPLETE,
+    CommitToTable: EventType.COMMIT_TO_TABLE,
+    CommitComplete: EventType.COMMIT_COMPLETE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of the control topic."""
+
+    id: UUID
+    """Identity of this event."""
+    timestamp_us: int
+    """When it was made."""
+    group_id: str
+    """Consumer group of the sink that wrote it; who reads the topic ignores the events of other groups."""
+    payload: Payload
+
+    @property
+    def type(self) -> EventType:
+        """The type number that belongs to the payload."""
+        return TYPE_OF_PAYLOAD[type(self.payload)]
