@@ -1,0 +1,194 @@
+"""Records to columns and back: the byte-exact rule.
+
+Owns: what stands in `__raw__`, `__prefix__` and `__err__`, and `rebuild`, by which everything that reads archives gets the bytes back.
+Promises: `rebuild(*encode_columns(keys, values))` gives the same keys and values, byte for byte, null for null. `value.__raw__` is null
+only where the other columns were encoded again, by the code of `rebuild`, and were equal to the original. A bad record never raises and
+never disturbs its neighbours.
+Must never: trust a decoder. A record that is not rebuilt from its columns keeps its bytes.
+
+Choices. A key keeps its bytes always. A value that cannot be decoded has `__err__` and `__raw__`, everything else null. `__prefix__` and
+`__unrecognized__` are always null in this version: such values keep their bytes in `__raw__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from archiver.errors import Corrupted
+from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.descriptors import source_tree
+from archiver.schema.engine import Engine
+from archiver.schema.engine_protobuf import ProtobufEngine
+from archiver.schema.state import SourceSchema, TopicSchema, arrow_schema
+from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED
+from archiver.schema.wire_columns import list_parts
+
+EngineName = Literal["ptars", "protobuf"]
+
+_BESIDE = (RAW, PREFIX, ERR)
+
+READ_COLUMNS: tuple[str, ...] = (f"key.{RAW}", "value")
+"""What `rebuild` needs of an archive, as paths for pyarrow.parquet.ParquetFile.read. (The dataset reader spells them otherwise.)"""
+
+Column: TypeAlias = "Array | pa.ChunkedArray[Any]"
+
+
+class RecordCodec:
+    """Encodes and rebuilds the records of one topic under one schema version. Not safe for use by several threads at once.
+
+    Batches are bounded by the caller: at most 2 GiB of keys or values in a call (64 MiB are plenty).
+    """
+
+    def __init__(self, schema: TopicSchema, engine: EngineName = "ptars") -> None:
+        columns = arrow_schema(schema)
+        self._key = _Side("key", columns, schema.key, engine)
+        self._value = _Side("value", columns, schema.value, engine)
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """What `rebuild` needs of an archive: `READ_COLUMNS`."""
+        return READ_COLUMNS
+
+    def encode_columns(self, keys: Column, values: Column) -> tuple[pa.StructArray, pa.StructArray]:
+        """The `key` and `value` columns of records, of exactly the types in the topic's Arrow schema.
+
+        `keys` and `values` are binary arrays of one length; null is a null key or a tombstone.
+        """
+        return self._key.encode(_binary(keys), keep_all=True), self._value.encode(_binary(values), keep_all=False)
+
+    def rebuild(self, keys: Column, values: Column) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+        """The original keys and values from the `key` and `value` columns, as read from an archive.
+
+        Of the key only `__raw__` need be there. Raises Corrupted if columns are missing or hold what this version never wrote.
+        """
+        return self._key.rebuild(_one(keys)), self._value.rebuild(_one(values))
+
+
+class _Side:
+    """The key or the value."""
+
+    def __init__(self, name: str, columns: pa.Schema, source: SourceSchema | None, engine: EngineName) -> None:
+        self._name = name
+        self._type: pa.StructType = columns.field(name).type
+        self._engine = None if source is None else _engine(source, self._type, engine)
+
+    def encode(self, payloads: Array, keep_all: bool) -> Array:
+        nulls = payloads.is_null() if payloads.null_count else None
+        if self._engine is None:
+            return arrow.StructArray.from_arrays([payloads], fields=list(self._type), mask=nulls)
+        dense = payloads if nulls is None else pc.fill_null(payloads, b"")
+        decoded = self._engine.decode(dense)
+        errors = arrow.nulls(len(dense), pa.string())
+        raw = payloads
+        if decoded.errors:
+            errors = arrow.array([decoded.errors.get(row) for row in range(len(dense))], pa.string())
+        if not keep_all:
+            raw = _unless_equal(payloads, self._encode_again(decoded.columns, dense))
+        # flatten() lets the nulls of undecodable rows reach every field.
+        fields = decoded.columns.flatten()
+        prefix = arrow.nulls(len(dense), pa.binary())
+        return arrow.StructArray.from_arrays([raw, prefix, errors, *fields], fields=list(self._type), mask=nulls)
+
+    def rebuild(self, column: Array) -> Array:
+        names = [column.type.field(i).name for i in range(column.type.num_fields)]
+        if RAW not in names:
+            raise Corrupted(f"the {self._name} column has no {RAW}; read the columns {', '.join(READ_COLUMNS)}")
+        raw = _binary(pc.struct_field(column, [RAW]))
+        missing = pc.and_(column.is_valid(), raw.is_null())
+        count = pc.sum(missing).as_py() or 0
+        if count == 0:
+            return raw
+        if self._engine is None:
+            raise Corrupted(f"{count} records have a {self._name} without {RAW}, and the {self._name} has no schema; restore the file")
+        rows = column if count == len(column) else column.filter(missing)
+        return _scattered(raw, missing, self._from_fields(rows))
+
+    def _encode_again(self, columns: Array, dense: Array) -> Array:
+        """The payloads that the columns give; null where they could not be decoded."""
+        assert self._engine is not None
+        if columns.null_count == 0:
+            return self._engine.encode(columns)
+        good = columns.is_valid()
+        return _scattered(arrow.nulls(len(dense), pa.binary()), good, self._engine.encode(columns.filter(good)))
+
+    def _from_fields(self, rows: Array) -> Array:
+        """Payloads of rows without `__raw__`: prefix and message."""
+        assert self._engine is not None
+        columns = _message_columns(rows, self._engine.message_type, self._name)
+        _refuse_unrecognized(columns, self._name)
+        try:
+            payloads = self._engine.encode(columns)
+        except pa.ArrowInvalid as error:
+            raise Corrupted(f"the {self._name} column holds what the archiver never wrote: {error}; restore the file") from error
+        prefix = rows.field(PREFIX) if rows.type.get_field_index(PREFIX) >= 0 else arrow.nulls(len(rows), pa.binary())
+        if prefix.null_count == len(prefix):
+            return payloads
+        return pc.binary_join_element_wise(pc.fill_null(_binary(prefix), b""), payloads, b"")
+
+
+def _engine(source: SourceSchema, side: pa.StructType, engine: EngineName) -> Engine:
+    tree = source_tree(source.source())
+    message = pa.struct([field for field in side if field.name not in _BESIDE])
+    if engine == "protobuf":
+        return ProtobufEngine(tree, message)
+    from archiver.schema.engine_ptars import PtarsEngine  # the complete engine works where ptars cannot be installed
+
+    return PtarsEngine(tree, message)
+
+
+def _unless_equal(payloads: Array, again: Array) -> Array:
+    """The payloads, null where `again` is the same."""
+    equal = pc.fill_null(pc.equal(payloads, again), False)
+    if pc.all(equal, min_count=0).as_py():
+        return arrow.nulls(len(payloads), pa.binary())
+    return pc.if_else(equal, arrow.scalar(None, pa.binary()), payloads)
+
+
+def _scattered(base: Array, places: Array, values: Array) -> Array:
+    """`base` with `values` at the places, in order."""
+    if len(values) == len(base):
+        return values
+    return pc.replace_with_mask(base, places, values)
+
+
+def _message_columns(rows: Array, message: pa.StructType, name: str) -> Array:
+    """The message's fields of a column as a struct of the engine's type; other columns are left out, spellings of types brought in line."""
+    children = []
+    for field in message:
+        index = rows.type.get_field_index(field.name)
+        if index < 0:
+            raise Corrupted(f"the {name} column has no field {field.name}; read the columns {', '.join(READ_COLUMNS)}")
+        child = rows.field(index)
+        try:
+            children.append(child if child.type == field.type else child.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            raise Corrupted(f"field {field.name} of the {name} column is {child.type}, not {field.type}; restore the file") from error
+    return arrow.StructArray.from_arrays(children, fields=list(message))
+
+
+def _refuse_unrecognized(array: Array, name: str) -> None:
+    """This version does not write `__unrecognized__`: bytes in it would be lost when rebuilding."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        # flatten(): what stands under a null struct is no content.
+        for field, child in zip(kind, array.flatten(), strict=True):
+            if field.name == UNRECOGNIZED and child.null_count < len(child):
+                raise Corrupted(f"the {name} column holds {UNRECOGNIZED}, which this version does not read; use the version that wrote it")
+            _refuse_unrecognized(child, name)
+    elif pa.types.is_list(kind):
+        _refuse_unrecognized(list_parts(array)[1], name)
+    elif pa.types.is_map(kind):
+        _refuse_unrecognized(list_parts(array)[1].field(1), name)
+
+
+def _one(column: Column) -> Array:
+    """A column as one array."""
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _binary(column: Column) -> Array:
+    """A binary column as one array of plain binary."""
+    array = _one(column)
+    return array if array.type == pa.binary() else array.cast(pa.binary())
