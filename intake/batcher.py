@@ -1,0 +1,199 @@
+"""The writer's queue: bounded in bytes, cut into flushes by age and size.
+
+Owns when a flush is due and how much may wait. Promises that items leave in the order in which they came, and that the bytes held (waiting
+or being written) stay below the bound, but for a single item that is larger by itself. Knows nothing of files and logs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.clock import Clock
+from archiver.errors import Halt, RetryLater
+from intake.acknowledgements import PendingBatch, PendingRecord
+from intake.fold import TopicState
+from intake.records import Record
+
+ROW_COST_BYTES = 64
+"""What a row weighs in the queue besides its raw bytes, so that empty records are bounded too."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordItem:
+    """One record on its way."""
+
+    topic: TopicState
+    record: Record
+    raw_bytes: int
+    accept_us: int
+    pending: PendingRecord
+
+    @property
+    def rows(self) -> int:
+        """Always 1."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """A piece of a batch on its way."""
+
+    topic: TopicState
+    columns: pa.RecordBatch
+    """As `RECORD_SCHEMA`."""
+    row_bytes: npt.NDArray[np.int64]
+    partitions: npt.NDArray[np.int32]
+    raw_bytes: int
+    accept_us: int
+    first_row: int
+    """Where in the batch of the call the piece begins."""
+    pending: PendingBatch
+
+    @property
+    def rows(self) -> int:
+        """Rows of the piece."""
+        return len(self.partitions)
+
+
+Item = RecordItem | BatchItem
+Admission = Literal["admitted", "closed", "full"]
+
+
+class FlushQueue:
+    """Many threads put, one takes. Every method takes the lock by itself; `changed` is its condition."""
+
+    def __init__(self, clock: Clock, delay_max_s: float, delay_max_bytes: int, queue_bytes_max: int) -> None:
+        self.changed = threading.Condition()
+        self._clock = clock
+        self._delay_max_s = delay_max_s
+        self._delay_max_bytes = delay_max_bytes
+        self._queue_bytes_max = queue_bytes_max
+        self._items: deque[tuple[float, Item]] = deque()
+        self._waiting_bytes = 0
+        self._held_cost = 0
+        self._put = 0
+        self._done = 0
+        self._flush_below = 0
+        self._blocked = 0
+        self._closed = False
+
+    def put(self, raw_bytes: int, rows: int, timeout_s: float, make: Callable[[], Item]) -> None:
+        """Admit one item, made under the lock once there is room for it.
+
+        Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make` raises: then nothing was admitted.
+        """
+        cost = raw_bytes + rows * ROW_COST_BYTES
+        with self.changed:
+            self._await_room(cost, timeout_s)
+            if self._closed:
+                raise Halt("the writer is closed; open another one")
+            item = make()
+            self._items.append((self._clock.monotonic_s(), item))
+            self._waiting_bytes += raw_bytes
+            self._held_cost += cost
+            self._put += 1
+            if len(self._items) == 1 or self._waiting_bytes >= self._delay_max_bytes:
+                self.changed.notify_all()
+
+    def _await_room(self, cost: int, timeout_s: float) -> None:
+        if self._has_room(cost):
+            return
+        self._blocked += 1
+        self.changed.notify_all()  # a full queue is written at once
+        try:
+            roomy = self.changed.wait_for(lambda: self._has_room(cost), timeout_s)
+        finally:
+            self._blocked -= 1
+        if not roomy:
+            raise RetryLater(
+                f"the intake queue is full ({self._held_cost} of {self._queue_bytes_max} bytes) and nothing was written for "
+                f"{timeout_s:g} s; nothing was sent, try again"
+            )
+
+    def _has_room(self, cost: int) -> bool:
+        return self._closed or self._held_cost == 0 or self._held_cost + cost <= self._queue_bytes_max
+
+    def take(self) -> list[Item]:
+        """Wait until a flush is due and return its items; an empty list once the queue is closed and empty.
+
+        The flush holds at most `delay_max_bytes`, unless a single item is larger. `done` must follow.
+        """
+        with self.changed:
+            while not self._is_due():
+                if self._closed and not self._items:
+                    return []
+                if not self.changed.wait(self._due_in_s()):
+                    break  # the delay is over
+            taken: list[Item] = []
+            taken_bytes = 0
+            while self._items and (not taken or taken_bytes + self._items[0][1].raw_bytes <= self._delay_max_bytes):
+                item = self._items.popleft()[1]
+                taken.append(item)
+                taken_bytes += item.raw_bytes
+            self._waiting_bytes -= taken_bytes
+            return taken
+
+    def _is_due(self) -> bool:
+        if not self._items:
+            return False
+        urgent = self._closed or self._blocked > 0 or self._done < self._flush_below
+        return urgent or self._waiting_bytes >= self._delay_max_bytes or self._age_s() >= self._delay_max_s
+
+    def _age_s(self) -> float:
+        return self._clock.monotonic_s() - self._items[0][0]
+
+    def _due_in_s(self) -> float | None:
+        return max(0.0, self._delay_max_s - self._age_s()) if self._items else None
+
+    def done(self, taken: list[Item]) -> None:
+        """The items of a flush are acknowledged: give their room back."""
+        with self.changed:
+            self._done += len(taken)
+            self._held_cost -= sum(item.raw_bytes + item.rows * ROW_COST_BYTES for item in taken)
+            self.changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Ask for what is waiting to be written now, and wait for it; False if that took longer."""
+        with self.changed:
+            below = self._put
+            self._flush_below = max(self._flush_below, below)
+            self.changed.notify_all()
+            return self.changed.wait_for(lambda: self._done >= below, timeout_s)
+
+    def close(self) -> None:
+        """Admit nothing more; what waits is due at once."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+
+    def abandon(self) -> list[Item]:
+        """Take out what nobody has begun to write; it will never be."""
+        with self.changed:
+            abandoned = [item for _, item in self._items]
+            self._items.clear()
+            self._waiting_bytes = 0
+        self.done(abandoned)
+        return abandoned
+
+
+def cut_rows(raw_bytes: npt.NDArray[np.int64], delay_max_bytes: int, queue_bytes_max: int) -> list[tuple[int, int, int]]:
+    """Pieces (first row, end row, raw bytes) of a batch, each as large as a flush and the queue allow, or a single row."""
+    sums = np.concatenate(([0], np.cumsum(raw_bytes)))
+    costs = sums + np.arange(len(sums)) * ROW_COST_BYTES
+    cuts: list[tuple[int, int, int]] = []
+    start = 0
+    while start < len(raw_bytes):
+        by_size = int(np.searchsorted(sums, sums[start] + delay_max_bytes, side="right")) - 1
+        by_room = int(np.searchsorted(costs, costs[start] + queue_bytes_max, side="right")) - 1
+        end = max(start + 1, min(by_size, by_room, len(raw_bytes)))
+        cuts.append((start, end, int(sums[end] - sums[start])))
+        start = end
+    return cuts

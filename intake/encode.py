@@ -1,0 +1,217 @@
+"""From the items of a flush to sorted rows, and from there to intake files: no Python per row of a batch.
+
+Pure. Promises that the records of one partition keep the order in which they were accepted, and that every row of the flush is in exactly
+one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from intake.batcher import BatchItem, Item, RecordItem
+from intake.fold import TopicState
+from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, IntakeFileBytes, SegmentRows, write_intake_file
+from intake.layout import ArrowArray, Int64Array, concat_batches
+from intake.records import RECORD_SCHEMA, TIMESTAMP
+
+ENTRY_BYTES = 256
+"""More than an entry's own fields take: format, id, key, size, digest and their tags."""
+TOPIC_BYTES = 32
+"""More than a topic adds to an entry beside its segments."""
+SEGMENT_BYTES = 56
+"""More than a segment adds: four 32-bit and two 64-bit varints with tags, and the length before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive segments of a sorted flush that go into one file."""
+
+    first_segment: int
+    end_segment: int
+    first_row: int
+    end_row: int
+
+
+class SortedFlush:
+    """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._gathered = _gather(items)
+        self.rows = len(self._gathered.row_bytes)
+        topics = sorted({topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name)
+        slots, slot_places = self._number_slots(topics)
+        self.order: Int64Array = np.argsort(slots, kind="stable")
+        sorted_slots = slots[self.order]
+        changes = np.flatnonzero(sorted_slots[1:] != sorted_slots[:-1]) + 1
+        self.starts: Int64Array = np.concatenate(([0], changes)).astype(np.int64)
+        """Where each segment begins."""
+        self.ends: Int64Array = np.concatenate((changes, [self.rows])).astype(np.int64)
+        self.accept_us = self._gathered.accept_us[self.order]
+        segment_bytes = np.add.reduceat(self._gathered.row_bytes[self.order], self.starts)
+        self.topics: list[TopicState] = []
+        """Per segment."""
+        self.segments: list[SegmentRows] = []
+        columns = (sorted_slots[self.starts].tolist(), self.starts.tolist(), self.ends.tolist(), segment_bytes.tolist())
+        accept_max_us = self.accept_us[self.ends - 1].tolist()  # accept times never go back, so the last is the newest
+        for slot, start, end, raw_bytes, newest_us in zip(*columns, accept_max_us, strict=True):
+            topic, partition = slot_places(slot)
+            self.topics.append(topic)
+            self.segments.append(SegmentRows(topic.topic_id, partition, end - start, raw_bytes, newest_us))
+
+    def _number_slots(self, topics: Sequence[TopicState]) -> tuple[npt.NDArray[np.uint16] | Int64Array, _Places]:
+        """A number per row that orders by topic name and partition."""
+        begins = np.concatenate(([0], np.cumsum([topic.partitions for topic in topics])))
+        begin_of = {topic.name: int(begin) for topic, begin in zip(topics, begins[:-1], strict=True)}
+        topic_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
+        slots = np.repeat(topic_begins, self._gathered.item_rows) + self._gathered.partitions
+        places = _Places(topics, begins)
+        # A stable sort of 16-bit numbers takes linear time.
+        return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), places
+
+    def parts(self, entry_bytes_max: int) -> list[Part]:
+        """Cut between segments so that each part's entry certainly fits; usually there is one part."""
+        parts: list[Part] = []
+        first, entry_bytes = 0, ENTRY_BYTES
+        for number, segment in enumerate(self.segments):
+            new_topic = number == first or segment.topic_id != self.segments[number - 1].topic_id
+            added = SEGMENT_BYTES + (TOPIC_BYTES if new_topic else 0)
+            if number > first and entry_bytes + added > entry_bytes_max:
+                parts.append(self._part(first, number))
+                first, entry_bytes, added = number, ENTRY_BYTES, SEGMENT_BYTES + TOPIC_BYTES
+            entry_bytes += added
+        parts.append(self._part(first, len(self.segments)))
+        return parts
+
+    def _part(self, first: int, end: int) -> Part:
+        return Part(first, end, int(self.starts[first]), int(self.ends[end - 1]))
+
+    def encode(self, part: Part, row_group_bytes: int) -> IntakeFileBytes:
+        """The part's intake file."""
+        segments = self.segments[part.first_segment : part.end_segment]
+        order = self.order[part.first_row : part.end_row]
+        rows = len(order)
+        segment_rows = [segment.rows for segment in segments]
+        taken = _take(self._gathered.columns, order)
+        accept_us = self.accept_us[part.first_row : part.end_row]
+        names = sorted({topic.name for topic in self.topics[part.first_segment : part.end_segment]})
+        name_numbers = [names.index(topic.name) for topic in self.topics[part.first_segment : part.end_segment]]
+        topic_column = pa.array(names, pa.string()).take(pa.array(np.repeat(name_numbers, segment_rows)))
+        partition_column = pa.array(np.repeat([segment.partition for segment in segments], segment_rows).astype(np.int32))
+        accept_column = pa.array(accept_us).cast(TIMESTAMP)
+        arrays = [
+            topic_column,
+            partition_column,
+            taken.column("key"),
+            taken.column("value"),
+            taken.column("headers"),
+            _event_times(taken.column("event_timestamp"), accept_us),
+            accept_column,
+            pa.array(self._batch_numbers(part)),
+            *(pa.nulls(rows, INTAKE_SCHEMA.field(name).type) for name in PRODUCER_COLUMNS),
+        ]
+        return write_intake_file(pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes)
+
+    def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
+        """Per row, how many rows of the same segment and the same producer's batch stand before it."""
+        batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
+        begins = np.zeros(len(batches), np.bool_)
+        begins[1:] = batches[1:] != batches[:-1]
+        begins[self.starts[part.first_segment : part.end_segment] - part.first_row] = True
+        places = np.arange(len(batches), dtype=np.int64)
+        return (places - np.maximum.accumulate(np.where(begins, places, 0))).astype(np.int32)
+
+
+class _Places:
+    """From a slot back to topic and partition."""
+
+    def __init__(self, topics: Sequence[TopicState], begins: Int64Array) -> None:
+        self._topics = topics
+        self._begins = begins
+
+    def __call__(self, slot: int) -> tuple[TopicState, int]:
+        number = int(np.searchsorted(self._begins, slot, side="right")) - 1
+        return self._topics[number], slot - int(self._begins[number])
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """The items of a flush as columns, in order of arrival."""
+
+    topics: list[TopicState]
+    """Per item."""
+    item_rows: list[int]
+    columns: pa.RecordBatch
+    partitions: npt.NDArray[np.int32]
+    row_bytes: Int64Array
+    accept_us: Int64Array
+    batches: npt.NDArray[np.int32]
+    """Which item a row came with: what came together is a producer's batch."""
+
+
+def _gather(items: Sequence[Item]) -> _Gathered:
+    batches: list[pa.RecordBatch] = []
+    partitions: list[npt.NDArray[np.int32]] = []
+    row_bytes: list[Int64Array] = []
+    for piece in _pieces(items):
+        if isinstance(piece, BatchItem):
+            batches.append(piece.columns)
+            partitions.append(piece.partitions)
+            row_bytes.append(piece.row_bytes)
+        else:
+            batches.append(_columns_of(piece))
+            partitions.append(np.array([item.pending.partition for item in piece], np.int32))
+            row_bytes.append(np.array([item.raw_bytes for item in piece], np.int64))
+    item_rows = [item.rows for item in items]
+    return _Gathered(
+        topics=[item.topic for item in items],
+        item_rows=item_rows,
+        columns=concat_batches(batches),
+        partitions=np.concatenate(partitions),
+        row_bytes=np.concatenate(row_bytes),
+        accept_us=np.repeat(np.array([item.accept_us for item in items], np.int64), item_rows),
+        batches=np.repeat(np.arange(len(items), dtype=np.int32), item_rows),
+    )
+
+
+def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:
+    """Runs of single records together, batches by themselves."""
+    for single, run in groupby(items, key=lambda item: isinstance(item, RecordItem)):
+        if single:
+            yield [item for item in run if isinstance(item, RecordItem)]
+        else:
+            yield from (item for item in run if isinstance(item, BatchItem))
+
+
+def _columns_of(items: Sequence[RecordItem]) -> pa.RecordBatch:
+    records = [item.record for item in items]
+    header_type = RECORD_SCHEMA.field("headers").type
+    headers = [[{"key": name, "value": value} for name, value in record.headers] for record in records]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.key for record in records], pa.binary()),
+            pa.array([record.value for record in records], pa.binary()),
+            pa.array(headers, header_type),
+            pa.array([record.timestamp_us for record in records], pa.int64()).cast(TIMESTAMP),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def _take(columns: pa.RecordBatch, order: Int64Array) -> pa.RecordBatch:
+    if len(order) == columns.num_rows and bool((order[1:] > order[:-1]).all()):
+        return columns  # already in file order
+    return columns.take(order)
+
+
+def _event_times(column: ArrowArray, accept_us: Int64Array) -> ArrowArray:
+    """A record without an event time gets its accept time, as a Kafka producer would have given it."""
+    if column.null_count == 0:
+        return column
+    return pc.coalesce(column, pa.array(accept_us).cast(TIMESTAMP))

@@ -1,0 +1,154 @@
+"""The bytes of an intake file, and the statement of what is inside that stands in its log entry.
+
+Frozen format 1: one Parquet file, zstd level 1, every page with its checksum, rows sorted by topic, partition and arrival. A *segment* is
+the run of rows of one topic partition; a row group closes at the first segment boundary at which it holds `row_group_bytes` raw bytes, so
+a segment never leaves its row group. The footer's key `archiver.intake_format` says `1`. The columns of producers and transactions are
+there and null in this version. Neither an Arrow schema nor page indexes are written: the footer stays small.
+
+Pure but for the Parquet codec. Promises that the same rows give a file with the same records; never looks at a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.ids import TopicId
+from intake.records import HEADERS, TIMESTAMP
+
+FORMAT_KEY = "archiver.intake_format"
+FORMAT = "1"
+FOOTER_TAIL_BYTES = 8
+"""After the footer: its length (4 bytes, little-endian) and the magic `PAR1`."""
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", HEADERS, nullable=False),
+    pa.field("event_timestamp", TIMESTAMP, nullable=False),
+    pa.field("accept_timestamp", TIMESTAMP, nullable=False),
+    pa.field("batch", pa.int32(), nullable=False),
+    pa.field("producer_id", pa.int64()),
+    pa.field("producer_epoch", pa.int16()),
+    pa.field("sequence", pa.int32()),
+    pa.field("transactional", pa.bool_()),
+]
+INTAKE_SCHEMA = pa.schema(_FIELDS)
+"""`batch`: rows since the first record of the producer's batch, so that its first offset is `offset - batch`."""
+
+PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence", "transactional")
+READ_COLUMNS = ("key", "value", "headers", "event_timestamp", "accept_timestamp", "batch")
+"""What a reader of records needs; the log entry says the rest."""
+READ_SCHEMA = pa.schema([INTAKE_SCHEMA.field(name) for name in READ_COLUMNS])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRows:
+    """A segment on its way into a file."""
+
+    topic_id: TopicId
+    partition: int
+    rows: int
+    raw_bytes: int
+    accept_max_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSegment:
+    """A segment and where in its file it stands."""
+
+    topic_id: TopicId
+    partition: int
+    row_group: int
+    first_row: int
+    rows: int
+    raw_bytes: int
+    accept_max_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeFileBytes:
+    """A complete intake file in memory."""
+
+    data: bytes
+    footer_sha256: bytes
+    segments: tuple[PlacedSegment, ...]
+    """In file order: those of one topic stand together, partitions ascending."""
+
+
+def write_intake_file(rows: pa.Table, segments: Sequence[SegmentRows], row_group_bytes: int) -> IntakeFileBytes:
+    """Write `rows` (columns of `INTAKE_SCHEMA`, sorted) whose runs are `segments`, in order and without a gap."""
+    if sum(segment.rows for segment in segments) != rows.num_rows or not segments:
+        raise ValueError(f"{len(segments)} segments with {sum(s.rows for s in segments)} rows do not cover a table of {rows.num_rows} rows")
+    placed: list[PlacedSegment] = []
+    sink = pa.BufferOutputStream()
+    with _parquet_writer(sink) as writer:
+        start = 0
+        for row_group, group in enumerate(_row_groups(segments, row_group_bytes)):
+            first_row = 0
+            for segment in group:
+                placed.append(
+                    PlacedSegment(
+                        segment.topic_id, segment.partition, row_group, first_row, segment.rows, segment.raw_bytes, segment.accept_max_us
+                    )
+                )
+                first_row += segment.rows
+            writer.write_table(rows.slice(start, first_row), row_group_size=first_row)
+            start += first_row
+    data = sink.getvalue().to_pybytes()
+    return IntakeFileBytes(data, footer_sha256(data), tuple(placed))
+
+
+def _parquet_writer(sink: pa.NativeFile) -> pq.ParquetWriter:
+    writer_class: Any = pq.ParquetWriter  # its published types know no list of dictionary columns
+    writer: pq.ParquetWriter = writer_class(
+        sink,
+        INTAKE_SCHEMA,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["topic", "partition", "headers.list.element.key"],
+        column_encoding={
+            "event_timestamp": "DELTA_BINARY_PACKED",
+            "accept_timestamp": "DELTA_BINARY_PACKED",
+            "batch": "DELTA_BINARY_PACKED",
+        },
+        write_statistics=["topic", "partition"],
+        write_page_checksum=True,
+        store_schema=False,
+    )
+    writer.add_key_value_metadata({FORMAT_KEY: FORMAT})
+    return writer
+
+
+def _row_groups(segments: Sequence[SegmentRows], row_group_bytes: int) -> list[list[SegmentRows]]:
+    groups: list[list[SegmentRows]] = []
+    held_bytes = row_group_bytes
+    for segment in segments:
+        if held_bytes >= row_group_bytes:
+            groups.append([])
+            held_bytes = 0
+        groups[-1].append(segment)
+        held_bytes += segment.raw_bytes
+    return groups
+
+
+def footer_length(tail: bytes) -> int | None:
+    """Bytes of the footer with its length and magic, read from the last `FOOTER_TAIL_BYTES` of a file; None if they are no such tail."""
+    if len(tail) != FOOTER_TAIL_BYTES or tail[4:] != b"PAR1":
+        return None
+    return int.from_bytes(tail[:4], "little") + FOOTER_TAIL_BYTES
+
+
+def footer_sha256(data: bytes) -> bytes:
+    """SHA-256 of the footer with its length and magic, of a whole file."""
+    length = footer_length(data[-FOOTER_TAIL_BYTES:])
+    if length is None or length > len(data):
+        raise ValueError("these bytes do not end in a Parquet footer")
+    return hashlib.sha256(data[-length:]).digest()

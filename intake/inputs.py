@@ -1,0 +1,182 @@
+"""What `produce` can read: record JSON lines, Parquet, and values with their lengths before them.
+
+Every reader is lazy and yields records in input order; an error (`InvalidInput`) names the line, row or record, and what came before it has
+been yielded. Whether topic and partition exist, and whether the record is too large, is the writer's business. Nothing is guessed: what
+cannot be understood is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.errors import InvalidInput, RecordRefused
+from intake.record_json import INPUT_FIELDS, Input, parse_record_json, resolve_topic
+from intake.records import Record, validate
+
+InputFormat = Literal["jsonl", "parquet", "delimited"]
+
+
+def _is_headers(found: pa.DataType) -> bool:
+    if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(found.value_type):
+        return False
+    fields = {field.name: field.type for field in found.value_type}
+    if sorted(fields) != ["key", "value"]:
+        return False
+    names_fit = pa.types.is_string(fields["key"]) or pa.types.is_large_string(fields["key"])
+    return names_fit and (pa.types.is_binary(fields["value"]) or pa.types.is_large_binary(fields["value"]))
+
+
+_ROWS_PER_BATCH = 8192
+_VARINT_BYTES_MAX = 5
+_NO_LIMIT = 2**63
+_PARQUET_TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
+    "topic": ("string", lambda found: pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_dictionary(found)),
+    "partition": ("an integer", pa.types.is_integer),
+    "timestamp": ("a timestamp with a time zone", lambda found: pa.types.is_timestamp(found) and found.tz is not None),
+    "key": ("binary", lambda found: pa.types.is_binary(found) or pa.types.is_large_binary(found)),
+    "value": ("binary", lambda found: pa.types.is_binary(found) or pa.types.is_large_binary(found)),
+    "headers": ("a list of struct<key: string, value: binary>", _is_headers),
+}
+
+
+def read_inputs(source: BinaryIO, form: InputFormat, topic: str | None, text: bool, record_bytes_max: int) -> Iterator[Input]:
+    """The records of `source` in the given format; `source` must be seekable for Parquet.
+
+    `topic` is that of `--topic`, `text` that of `--text` (which has a meaning for JSON lines alone). `record_bytes_max` bounds how much of
+    a single record is held in memory.
+    """
+    if form == "jsonl":
+        return read_jsonl(source, topic, text, record_bytes_max)
+    if text:
+        raise InvalidInput(f"--text is for JSON lines; the values of {form} input are bytes already")
+    if form == "parquet":
+        return read_parquet(source, topic)
+    if topic is None:
+        raise InvalidInput("delimited input holds values alone; name their topic with --topic")
+    return read_delimited(source, topic, record_bytes_max)
+
+
+def read_jsonl(source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int) -> Iterator[Input]:
+    """Record JSON, one per line; empty lines are skipped, but counted."""
+    line_bytes_max = 64 * 1024 + 8 * record_bytes_max  # base64 or escapes of the largest record, and its field names
+    number = 0
+    while line := source.readline(line_bytes_max + 1):
+        number += 1
+        where = f"line {number}"
+        if len(line) > line_bytes_max:
+            raise InvalidInput(f"{where}: longer than {line_bytes_max} bytes, which is more than the largest record can take")
+        try:
+            decoded = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{where}: this is no UTF-8 text (byte {error.start})") from error
+        if decoded.strip():
+            yield _checked(parse_record_json(decoded, where, topic, text))
+
+
+def read_parquet(source: BinaryIO, topic: str | None) -> Iterator[Input]:
+    """Rows of a Parquet file whose columns have the names of the JSON fields; headers are a list of struct<key, value>."""
+    try:
+        file = pq.ParquetFile(source)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InvalidInput(f"the input is no Parquet file: {error}") from error
+    _check_columns(file.schema_arrow)
+    number = 0
+    try:
+        for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH):
+            for row in _rows(batch):
+                yield _checked(_input_of(row, f"row {number}", topic))
+                number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise InvalidInput(f"row {number}: the Parquet file cannot be read on: {error}") from error
+
+
+def read_delimited(source: BinaryIO, topic: str, record_bytes_max: int) -> Iterator[Input]:
+    """Values, each after its length as a varint (as Protobuf's delimited streams); no key, no headers, no time."""
+    number = position = 0
+    while True:
+        where = f"record {number} (byte {position})"
+        length, length_bytes = _read_varint(source, where)
+        if length is None:
+            return
+        if length > record_bytes_max:
+            raise InvalidInput(f"{where}: a length of {length} bytes is more than intake.record_bytes_max = {record_bytes_max}")
+        value = _read_all(source, length)
+        if len(value) < length:
+            raise InvalidInput(f"{where}: the input ends after {len(value)} of {length} bytes")
+        yield Input(topic, None, Record(key=None, value=value), where)
+        number += 1
+        position += length_bytes + length
+
+
+def _checked(item: Input) -> Input:
+    try:
+        validate(item.record, _NO_LIMIT)
+    except RecordRefused as error:
+        raise RecordRefused(f"{item.where}: {error}") from error
+    return item
+
+
+def _check_columns(schema: pa.Schema) -> None:
+    for field in schema:
+        if field.name == "offset":
+            raise InvalidInput("column 'offset' is given by the intake log; leave it out (only a mirrored topic brings its own)")
+        if field.name not in _PARQUET_TYPES:
+            raise InvalidInput(f"unknown column {field.name!r}; the columns are {', '.join(INPUT_FIELDS)}")
+        if schema.names.count(field.name) > 1:
+            raise InvalidInput(f"column {field.name!r} is there twice")
+        wanted, fits = _PARQUET_TYPES[field.name]
+        if not fits(field.type):
+            raise InvalidInput(f"column {field.name!r} is of type {field.type}; it must be {wanted}")
+    if "value" not in schema.names:
+        raise InvalidInput("column 'value' is missing; it may be null in every row, but it must be there")
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, object]]:
+    columns: dict[str, list[object]] = {}
+    for name in batch.schema.names:
+        column = batch.column(name)
+        if name == "timestamp":
+            column = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+        columns[name] = column.to_pylist()
+    for number in range(batch.num_rows):
+        yield {name: column[number] for name, column in columns.items()}
+
+
+def _input_of(row: dict[str, object], where: str, topic: str | None) -> Input:
+    headers: list[tuple[object, object]] = []
+    pairs = row.get("headers")
+    for position, pair in enumerate(pairs if isinstance(pairs, list) else []):
+        if not isinstance(pair, dict):
+            raise InvalidInput(f"{where}: header {position} is null; a header is a pair of name and value")
+        headers.append((pair["key"], pair["value"]))
+    record = Record(row.get("key"), row["value"], tuple(headers), row.get("timestamp"))  # type: ignore[arg-type]  # checked by `validate`
+    return Input(resolve_topic(row.get("topic"), topic, where), row.get("partition"), record, where)  # type: ignore[arg-type]
+
+
+def _read_varint(source: BinaryIO, where: str) -> tuple[int | None, int]:
+    """A length and the bytes it took; None at the end of the input."""
+    length = 0
+    for count in range(_VARINT_BYTES_MAX):
+        byte = source.read(1)
+        if not byte:
+            if count == 0:
+                return None, 0
+            raise InvalidInput(f"{where}: the input ends inside a length")
+        length |= (byte[0] & 0x7F) << (7 * count)
+        if byte[0] < 0x80:
+            return length, count + 1
+    raise InvalidInput(f"{where}: a length takes more than {_VARINT_BYTES_MAX} bytes; is this really delimited input?")
+
+
+def _read_all(source: BinaryIO, length: int) -> bytes:
+    """`length` bytes, or fewer at the end of the input: a pipe gives what it has."""
+    pieces: list[bytes] = []
+    missing = length
+    while missing and (piece := source.read(missing)):
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,110 @@
+"""Reads records back from intake files, and refuses a file that is not what the log says.
+
+Promises that what it yields is what the writer stored: the size and the digest of the footer stand in the log entry, every page carries a
+checksum, and a page header that was altered does not decode to as many rows as the footer says. Reads each row group once. Never yields a
+part of a row group it could not read whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.errors import Corrupted, Halt, NotFound
+from archiver.objects.store import ObjectStore
+from intake.fold import FileRef, SegmentRef
+from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
+from intake.layout import concat_batches
+
+_MAGIC = b"PAR1"
+_FOOTER_GUESS_BYTES = 64 * 1024
+"""Usually the whole footer: one request instead of two."""
+
+
+class IntakeReader:
+    """Records of segments, from an object store. Holds no state; safe to use from several threads."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+
+    def read(self, file: FileRef, segments: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, pa.RecordBatch]]:
+        """The records of each of the segments, all of `file`; columns as `READ_SCHEMA`, in file order.
+
+        Raises `Corrupted` that names the file if it is missing, shorter, longer or altered; `Halt` if a newer version wrote it.
+        """
+        wanted = sorted(segments, key=lambda segment: (segment.row_group, segment.first_row))
+        if not wanted:
+            return
+        try:
+            source = self._objects.open_input(file.key)
+        except NotFound as error:
+            raise Corrupted(f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; restore it") from error
+        with source:
+            metadata = _checked_footer(file, source)
+            parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
+            for row_group, members in groupby(wanted, key=lambda segment: segment.row_group):
+                rows = _row_group(file, parquet, row_group)
+                for segment in members:
+                    if segment.first_row + segment.rows > rows.num_rows:
+                        raise _corrupted(file, f"row group {row_group} has {rows.num_rows} rows, the log has a segment beyond them")
+                    yield segment, rows.slice(segment.first_row, segment.rows)
+
+
+def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
+    """The Parquet metadata, once size and digest are those of the log entry."""
+    try:
+        size = source.size()
+        if size != file.size:
+            raise _corrupted(file, f"it has {size} bytes, the log says {file.size}")
+        tail = _read_at(source, max(0, size - _FOOTER_GUESS_BYTES), size)
+        length = footer_length(tail[-FOOTER_TAIL_BYTES:])
+        if length is None or length > size:
+            raise _corrupted(file, "it does not end in a Parquet footer")
+        footer = tail[-length:] if length <= len(tail) else _read_at(source, size - length, size)
+        if hashlib.sha256(footer).digest() != file.footer_sha256:
+            raise _corrupted(file, "its footer is not the one that was written")
+        if _read_at(source, 0, len(_MAGIC)) != _MAGIC:
+            raise _corrupted(file, "it does not begin as a Parquet file")
+        metadata = pq.read_metadata(pa.BufferReader(footer_only(footer)))
+    except (OSError, pa.ArrowException) as error:
+        raise _corrupted(file, str(error)) from error
+    found = (metadata.metadata or {}).get(FORMAT_KEY.encode(), b"").decode("utf-8", "replace")
+    if found != FORMAT:
+        raise Halt(f"intake file {file.key} has the format {found!r}, this version knows {FORMAT!r}; upgrade before reading it")
+    return metadata
+
+
+def footer_only(footer: bytes) -> bytes:
+    """A file that consists of a magic and a footer: enough to parse the metadata without reading the object again."""
+    return _MAGIC + footer
+
+
+def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:
+    source.seek(start)
+    return bytes(source.read(end - start))
+
+
+def _row_group(file: FileRef, parquet: pq.ParquetFile, row_group: int) -> pa.RecordBatch:
+    if row_group >= parquet.metadata.num_row_groups:
+        raise _corrupted(file, f"it has {parquet.metadata.num_row_groups} row groups, the log has a segment in row group {row_group}")
+    try:
+        table = parquet.read_row_group(row_group, columns=list(READ_COLUMNS), use_threads=False)
+        if table.num_rows != parquet.metadata.row_group(row_group).num_rows:
+            raise _corrupted(file, f"row group {row_group} holds {table.num_rows} rows, its footer says otherwise")
+        table = table.select(list(READ_COLUMNS)).cast(READ_SCHEMA)
+        rows = concat_batches(table.to_batches())
+        rows.validate(full=True)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        raise _corrupted(file, f"row group {row_group}: {error}") from error
+    return rows
+
+
+def _corrupted(file: FileRef, why: str) -> Corrupted:
+    return Corrupted(
+        f"intake file {file.key} (entry {file.log_index} of the intake log) is damaged: {why}; restore it from a copy; until "
+        "then its records cannot be read"
+    )

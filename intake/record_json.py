@@ -1,0 +1,203 @@
+"""A record as a line of JSON, both ways: what `produce` reads and `consume` prints.
+
+Owns the exact form: `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`, to which `consume` adds
+`ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null is null. Times are RFC 3339 in UTC with six
+decimals. Choices of this version: on the way in `topic` and `value` must be there (null is a tombstone), a missing `key` or `timestamp` is
+null, missing headers are none; a time may have any offset from UTC and up to six decimals.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from archiver.errors import InvalidInput
+from intake.records import Record
+
+INPUT_FIELDS = ("topic", "partition", "timestamp", "key", "value", "headers")
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One record on its way in."""
+
+    topic: str
+    partition: int | None
+    """None lets the key decide."""
+    record: Record
+    where: str
+    """Its place in the input, for messages: `line 3`, `row 3`, `record 3`."""
+
+
+def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> Input:
+    """One line as a record. `topic` is that of `--topic`: it stands in where the line has none, and may not contradict it.
+
+    Raises `InvalidInput`; the message begins with `where`.
+    """
+    try:
+        document = json.loads(line, object_pairs_hook=_fields_once)
+    except ValueError as error:
+        raise InvalidInput(f"{where}: this is no JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput(f"{where}: this JSON is nested too deeply for a record") from error
+    if not isinstance(document, dict):
+        raise InvalidInput(f"{where}: a record is a JSON object, this is {_json_type(document)}")
+    if "offset" in document:
+        raise InvalidInput(f"{where}: the field 'offset' is given by the intake log; leave it out (only a mirrored topic brings its own)")
+    unknown = [name for name in document if name not in INPUT_FIELDS]
+    if unknown:
+        raise InvalidInput(f"{where}: unknown field {unknown[0]!r}; the fields are {', '.join(INPUT_FIELDS)}")
+    if "value" not in document:
+        raise InvalidInput(f"{where}: the field 'value' is missing; null makes a tombstone")
+    return Input(
+        topic=resolve_topic(document.get("topic"), topic, where),
+        partition=_partition(document.get("partition"), where),
+        record=Record(
+            key=_bytes(document.get("key"), "key", where, text),
+            value=_bytes(document["value"], "value", where, text),
+            headers=_headers(document.get("headers"), where, text),
+            timestamp_us=_timestamp(document.get("timestamp"), where),
+        ),
+        where=where,
+    )
+
+
+def resolve_topic(found: object, given: str | None, where: str) -> str:
+    """The record's topic from its own field and the one given for the whole input; raises `InvalidInput`."""
+    if found is None:
+        if given is None:
+            raise InvalidInput(f"{where}: the field 'topic' is missing; add it, or name a topic for all records with --topic")
+        return given
+    if not isinstance(found, str):
+        raise InvalidInput(f"{where}: 'topic' is {_json_type(found)}; it must be text")
+    if given is not None and found != given:
+        raise InvalidInput(f"{where}: 'topic' is {found!r}, but --topic says {given!r}; leave one of them out")
+    return found
+
+
+def record_json(
+    *,
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp_us: int | None,
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[tuple[str, bytes | None], ...],
+    ingest_us: int,
+    batch_start: int | None,
+    source: Literal["archive", "intake"],
+    text: bool = False,
+) -> str:
+    """One line for `consume`, without the line end; `InvalidInput` if `text` is asked for and the bytes are no UTF-8."""
+    where = f"{topic}:{partition}:{offset}"
+    document = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": None if timestamp_us is None else format_time(timestamp_us),
+        "key": _shown(key, "key", where, text),
+        "value": _shown(value, "value", where, text),
+        "headers": [[name, _shown(content, f"header {name!r}", where, text)] for name, content in headers],
+        "ingest_timestamp": format_time(ingest_us),
+        "batch_start": batch_start,
+        "from": source,
+    }
+    return json.dumps(document, ensure_ascii=False)
+
+
+def format_time(time_us: int) -> str:
+    """`2026-01-02T03:04:05.678901Z`."""
+    time = _START + timedelta(microseconds=time_us)
+    return f"{time.year:04}-{time:%m-%dT%H:%M:%S}.{time.microsecond:06}Z"
+
+
+def parse_time(text: str) -> int:
+    """The inverse of `format_time`, for any offset from UTC; raises `ValueError`."""
+    if not _TIME.fullmatch(text):
+        raise ValueError(f"{text!r} is no time like 2026-01-02T03:04:05.678901Z")
+    return (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
+
+
+def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {double!r} is there twice")
+    return fields
+
+
+def _json_type(found: object) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", int: "a number", float: "a number", type(None): "null"}
+    return names.get(type(found), type(found).__name__)
+
+
+def _partition(found: object, where: str) -> int | None:
+    if found is None:
+        return None
+    if not isinstance(found, int) or isinstance(found, bool):
+        raise InvalidInput(f"{where}: 'partition' is {_json_type(found)}; it must be a whole number or left out")
+    return found
+
+
+def _bytes(found: object, what: str, where: str, text: bool) -> bytes | None:
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise InvalidInput(f"{where}: {what!r} is {_json_type(found)}; it must be {'text' if text else 'base64 text'} or null")
+    try:
+        if text:
+            return found.encode("utf-8")
+        decoded = base64.b64decode(found, validate=True)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{where}: {what!r} cannot be written as UTF-8: {error.reason}") from error
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInput(f"{where}: {what!r} is no base64 ({error}); --text takes plain text") from error
+    return decoded
+
+
+def _headers(found: object, where: str, text: bool) -> tuple[tuple[str, bytes | None], ...]:
+    if found is None:
+        return ()
+    if not isinstance(found, list):
+        raise InvalidInput(f"{where}: 'headers' is {_json_type(found)}; it must be a list of [name, value] pairs")
+    headers: list[tuple[str, bytes | None]] = []
+    for position, pair in enumerate(found):
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise InvalidInput(f"{where}: header {position} is not a pair [name, value]")
+        name, value = pair
+        if not isinstance(name, str):
+            raise InvalidInput(f"{where}: the name of header {position} is {_json_type(name)}; it must be text")
+        headers.append((name, _bytes(value, f"header {name}", where, text)))
+    return tuple(headers)
+
+
+def _timestamp(found: object, where: str) -> int | None:
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise InvalidInput(f"{where}: 'timestamp' is {_json_type(found)}; it must be text like 2026-01-02T03:04:05.678901Z or null")
+    try:
+        return parse_time(found)
+    except ValueError as error:
+        raise InvalidInput(f"{where}: 'timestamp': {error}") from error
+
+
+def _shown(content: bytes | None, what: str, where: str, text: bool) -> str | None:
+    if content is None:
+        return None
+    if not text:
+        return base64.b64encode(content).decode("ascii")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{where}: the {what} is no UTF-8 text; leave --text out to see it as base64") from error

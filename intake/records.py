@@ -1,0 +1,225 @@
+"""Records as producers hand them over, one at a time or as Arrow batches.
+
+Owns the rules a record must keep: types, size, header names, the range of timestamps. Promises that what passes can be stored and read
+back unchanged. Never changes a byte of a key, a value or a header.
+
+A record's *raw bytes* are the bytes of its key, its value and its header names and values; a null counts zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archiver.errors import RecordRefused
+from intake.layout import ArrowArray, binary_lengths, header_lengths, list_array, list_lengths
+
+TIMESTAMP_MIN_US = -62_135_596_800_000_000
+"""0001-01-01T00:00:00Z, the first instant that can be written as a date of four digits."""
+TIMESTAMP_MAX_US = 253_402_300_799_999_999
+"""9999-12-31T23:59:59.999999Z."""
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]),
+        nullable=False,
+    )
+)
+RECORD_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS, nullable=False),
+        pa.field("event_timestamp", TIMESTAMP),
+    ]
+)
+"""Columns of a batch; `partition` (any integer type, null where the key decides) may stand beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message without its place: topic, partition and offset are given to it elsewhere."""
+
+    key: bytes | None
+    value: bytes | None
+    """None is a tombstone and is not the same as empty bytes."""
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    """In the producer's order; a name may come up again."""
+    timestamp_us: int | None = None
+    """Event time; None lets the writer put its accept time there, as a Kafka producer does."""
+
+
+@dataclass(frozen=True, slots=True)
+class NormalBatch:
+    """An accepted batch: columns exactly as `RECORD_SCHEMA`, what each row weighs, and the partitions it asks for."""
+
+    columns: pa.RecordBatch
+    raw_bytes: npt.NDArray[np.int64]
+    partitions: ArrowArray
+    """int64, null where the key decides; None if there is no such column."""
+
+
+def raw_bytes_of(record: Record) -> int:
+    """Raw bytes of one record (its types must have been checked)."""
+    total = len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        total += len(name.encode("utf-8")) + len(value or b"")
+    return total
+
+
+def validate(record: Record, record_bytes_max: int) -> int:
+    """Check one record and return its raw bytes; raises `RecordRefused` with the rule it breaks."""
+    for what, content in (("key", record.key), ("value", record.value)):
+        if content is not None and not isinstance(content, bytes):
+            raise RecordRefused(f"the {what} is of type {type(content).__name__}; it must be bytes or None")
+    _validate_headers(record.headers)
+    _validate_timestamp(record.timestamp_us)
+    raw_bytes = raw_bytes_of(record)
+    if raw_bytes > record_bytes_max:
+        raise RecordRefused(_too_large(raw_bytes, record_bytes_max))
+    return raw_bytes
+
+
+def _validate_headers(headers: object) -> None:
+    if not isinstance(headers, tuple):
+        raise RecordRefused(f"the headers are of type {type(headers).__name__}; they must be a tuple of (name, value) pairs")
+    for position, header in enumerate(headers):
+        if not isinstance(header, tuple) or len(header) != 2:
+            raise RecordRefused(f"header {position} is not a pair of name and value")
+        name, value = header
+        if not isinstance(name, str):
+            raise RecordRefused(f"the name of header {position} is of type {type(name).__name__}; it must be str")
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RecordRefused(f"the name of header {position} ({name!r}) cannot be written as UTF-8: {error.reason}") from error
+        if value is not None and not isinstance(value, bytes):
+            raise RecordRefused(f"the value of header {name!r} is of type {type(value).__name__}; it must be bytes or None")
+
+
+def _validate_timestamp(timestamp_us: object) -> None:
+    if timestamp_us is None:
+        return
+    if not isinstance(timestamp_us, int) or isinstance(timestamp_us, bool):
+        raise RecordRefused(f"the timestamp is of type {type(timestamp_us).__name__}; it must be int microseconds since 1970 or None")
+    if not TIMESTAMP_MIN_US <= timestamp_us <= TIMESTAMP_MAX_US:
+        raise RecordRefused(f"the timestamp {timestamp_us} us is outside the years 1 to 9999; it is counted in microseconds since 1970")
+
+
+def _too_large(raw_bytes: int, record_bytes_max: int) -> str:
+    return f"the record has {raw_bytes} bytes, more than intake.record_bytes_max = {record_bytes_max}; make it smaller or raise the limit"
+
+
+def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch:
+    """Check a whole batch and bring it to `RECORD_SCHEMA`; raises `RecordRefused` that names the column or the row.
+
+    `value` must be there; a missing `key`, `headers` or `event_timestamp` is null in every row. Large binary columns and timestamps of
+    another unit are cast where nothing is lost. Other columns are refused, so that a misspelt one is not dropped unseen.
+    """
+    names = batch.schema.names
+    known = [*RECORD_SCHEMA.names, "partition"]
+    for name in names:
+        if name not in known:
+            raise RecordRefused(f"the batch has a column {name!r}; the columns are {', '.join(known)}")
+        if names.count(name) > 1:
+            raise RecordRefused(f"the batch has {names.count(name)} columns named {name!r}")
+    if "value" not in names:
+        raise RecordRefused("the batch has no column 'value'; it may be null in every row, but it must be there")
+    key = _binary_column(batch, "key")
+    value = _binary_column(batch, "value")
+    headers = _headers_column(batch)
+    event_timestamp = _timestamp_column(batch)
+    raw_bytes = binary_lengths(key) + binary_lengths(value) + header_lengths(headers)
+    if len(raw_bytes) and int(raw_bytes.max()) > record_bytes_max:
+        row = int((raw_bytes > record_bytes_max).argmax())
+        raise RecordRefused(f"row {row}: {_too_large(int(raw_bytes[row]), record_bytes_max)}")
+    columns = pa.RecordBatch.from_arrays([key, value, headers, event_timestamp], schema=RECORD_SCHEMA)
+    return NormalBatch(columns, raw_bytes, _partition_column(batch))
+
+
+def _binary_column(batch: pa.RecordBatch, name: str) -> ArrowArray:
+    if name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, pa.binary())
+    column: ArrowArray = batch.column(name)
+    if pa.types.is_null(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.binary())
+    if not pa.types.is_binary(column.type):
+        raise RecordRefused(f"the column {name!r} is of type {column.type}; it must be binary")
+    return column
+
+
+def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
+    rows = batch.num_rows
+    if "headers" not in batch.schema.names or pa.types.is_null(batch.column("headers").type):
+        return list_array(np.zeros(rows + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS)
+    column: ArrowArray = batch.column("headers")
+    try:
+        if column.type != HEADERS:
+            column = column.cast(_nullable_headers(column.type))
+        if column.null_count:
+            column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
+        pairs = column.flatten()
+        if pairs.null_count:
+            raise RecordRefused("the column 'headers' holds a null header; a header is a pair of name and value")
+        header_names, header_values = pairs.flatten()
+        if header_names.null_count:
+            raise RecordRefused("the column 'headers' holds a header without a name; names are UTF-8 text")
+        header_names.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise RecordRefused(f"the column 'headers' cannot be stored: {error}") from error
+    offsets = np.concatenate(([0], np.cumsum(list_lengths(column)))).astype(np.int32)
+    entries = pa.StructArray.from_arrays([header_names, header_values], fields=list(HEADERS.value_type))
+    return list_array(offsets, entries, HEADERS)
+
+
+def _nullable_headers(found: pa.DataType) -> pa.DataType:
+    """The type to cast to before nulls are looked for; refuses what is no list of (key string, value binary)."""
+    wanted = "list<struct<key: string, value: binary>>"
+    if not (pa.types.is_list(found) or pa.types.is_large_list(found)) or not pa.types.is_struct(found.value_type):
+        raise RecordRefused(f"the column 'headers' is of type {found}; it must be {wanted}")
+    fields = {field.name: field.type for field in found.value_type}
+    name_type, value_type = fields.get("key"), fields.get("value")
+    names_fit = name_type is not None and (pa.types.is_string(name_type) or pa.types.is_large_string(name_type))
+    values_fit = value_type is not None and (
+        pa.types.is_binary(value_type) or pa.types.is_large_binary(value_type) or pa.types.is_null(value_type)
+    )
+    if len(fields) != 2 or not names_fit or not values_fit or [*fields] != ["key", "value"]:
+        raise RecordRefused(f"the column 'headers' is of type {found}; it must be {wanted}")
+    return pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def _timestamp_column(batch: pa.RecordBatch) -> ArrowArray:
+    if "event_timestamp" not in batch.schema.names or pa.types.is_null(batch.column("event_timestamp").type):
+        return pa.nulls(batch.num_rows, TIMESTAMP)
+    column: ArrowArray = batch.column("event_timestamp")
+    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
+        raise RecordRefused(f"the column 'event_timestamp' is of type {column.type}; it must be a timestamp with a time zone")
+    try:
+        column = column.cast(TIMESTAMP)
+    except pa.ArrowInvalid as error:
+        raise RecordRefused(f"the column 'event_timestamp' does not fit microseconds: {error}") from error
+    micros = column.cast(pa.int64()).drop_null().to_numpy()
+    if len(micros):
+        _validate_timestamp(int(micros.min()))
+        _validate_timestamp(int(micros.max()))
+    return column
+
+
+def _partition_column(batch: pa.RecordBatch) -> ArrowArray:
+    if "partition" not in batch.schema.names:
+        return None
+    column: ArrowArray = batch.column("partition")
+    if pa.types.is_null(column.type):
+        return None
+    if not pa.types.is_integer(column.type):
+        raise RecordRefused(f"the column 'partition' is of type {column.type}; it must be an integer")
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise RecordRefused(f"the column 'partition' does not fit: {error}") from error

@@ -1,0 +1,115 @@
+"""Intake made by hand: files with any accept times, entries folded as the product folds them.
+
+The writer of the product takes its times from a clock; tests of refinement need clocks that step back, and files that are damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from archiver.ids import TopicId
+from archiver.jobs.plan import Plan, plan_partition
+from archiver.objects.paths import intake_key
+from archiver.objects.store import ObjectStore
+from archiver.proto import intake_log_pb2 as pb
+from intake.fold import IntakeFold
+from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of an intake file."""
+
+    accept_us: int
+    value: bytes | None = b"v"
+    key: bytes | None = b"k"
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    event_us: int = 0
+    batch: int = 0
+
+    @property
+    def raw_bytes(self) -> int:
+        """Key, value, header names and values."""
+        pairs = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + pairs
+
+
+class Intake:
+    """A growing intake log over a store."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self.objects = objects
+        self.fold = IntakeFold()
+        self.keys: list[str] = []
+        self._names: dict[TopicId, str] = {}
+
+    def topic(self, name: str, partitions: int = 1) -> TopicId:
+        """Declare a topic."""
+        number = len(self._names) + 1
+        topic_id = TopicId(f"{number:032x}")
+        self._names[topic_id] = name
+        self._apply(topic=pb.TopicDeclared(topic_id=bytes.fromhex(topic_id), name=name, partitions=partitions, created_us=1))
+        return topic_id
+
+    def tick(self, time_us: int) -> None:
+        """Nothing later has an ingest time before this."""
+        self._apply(tick=pb.Tick(time_us=time_us))
+
+    def file(self, rows: dict[tuple[TopicId, int], Sequence[Row]], row_group_bytes: int = 1 << 20) -> str:
+        """Store one intake file with these segments and append its entry; returns its key."""
+        order = sorted(rows, key=lambda tp: (self._names[tp[0]], tp[1]))
+        table = pa.Table.from_pylist([self._cells(tp, row) for tp in order for row in rows[tp]], schema=INTAKE_SCHEMA)
+        return self.table(
+            table,
+            [(tp, len(rows[tp]), sum(r.raw_bytes for r in rows[tp]), max(r.accept_us for r in rows[tp])) for tp in order],
+            row_group_bytes,
+        )
+
+    def table(self, table: pa.Table, runs: Sequence[tuple[tuple[TopicId, int], int, int, int]], row_group_bytes: int = 1 << 20) -> str:
+        """As `file`, from columns; each run is (topic partition, rows, raw bytes, newest accept time)."""
+        segments = [SegmentRows(topic_id, partition, count, raw_bytes, newest) for (topic_id, partition), count, raw_bytes, newest in runs]
+        written = write_intake_file(table, segments, row_group_bytes)
+        number = len(self.keys)
+        key = intake_key(1_700_000_000_000_000 + number, f"{number:026d}")
+        self.objects.create(key, written.data)
+        self.keys.append(key)
+        entry = pb.IntakeFile(key=key, size=len(written.data), footer_sha256=written.footer_sha256)
+        for one in written.segments:
+            if not entry.topics or entry.topics[-1].topic_id.hex() != one.topic_id:
+                entry.topics.add(topic_id=bytes.fromhex(one.topic_id))
+            entry.topics[-1].segments.add(
+                partition=one.partition,
+                row_group=one.row_group,
+                first_row=one.first_row,
+                rows=one.rows,
+                raw_bytes=one.raw_bytes,
+                accept_max_us=one.accept_max_us,
+            )
+        self._apply(file=entry)
+        return key
+
+    def plans(self, topic_id: TopicId, partition: int = 0, *, epoch: int = 1, start: int = 0, max_bytes: int = 1 << 40) -> list[Plan]:
+        """Plans for everything of the partition from `start` on."""
+        tp = (topic_id, partition)
+        segments = self.fold.segments(tp, start)
+        return plan_partition(tp, self._names[topic_id], segments, start, self.fold.stable_offset(tp), epoch, max_bytes)
+
+    def _cells(self, tp: tuple[TopicId, int], row: Row) -> dict[str, object]:
+        return {
+            "topic": self._names[tp[0]],
+            "partition": tp[1],
+            "key": row.key,
+            "value": row.value,
+            "headers": [{"key": name, "value": value} for name, value in row.headers],
+            "event_timestamp": row.event_us,
+            "accept_timestamp": row.accept_us,
+            "batch": row.batch,
+        }
+
+    def _apply(self, **body: object) -> None:
+        index = self.fold.next_index
+        entry = pb.IntakeEntry(format=1, id=index.to_bytes(16, "big"), **body)  # type: ignore[arg-type]
+        self.fold.apply(index, entry.SerializeToString())

@@ -1,0 +1,146 @@
+"""The writer's queue: when a flush is due, and how much may wait."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from archiver.clock import ManualClock, SystemClock
+from archiver.errors import Halt, RetryLater
+from archiver.ids import TopicId
+from intake.acknowledgements import PendingRecord
+from intake.batcher import ROW_COST_BYTES, FlushQueue, RecordItem
+from intake.fold import TopicState
+from intake.records import Record
+
+TOPIC = TopicState(TopicId("a" * 32), "a", 1, 0)
+
+
+def put(queue: FlushQueue, raw_bytes: int, timeout_s: float = 0.01, name: int = 0) -> None:
+    pending = PendingRecord("a", 0, queue.changed)
+    queue.put(raw_bytes, 1, timeout_s, lambda: RecordItem(TOPIC, Record(None, None), raw_bytes, name, pending))
+
+
+def names(items: list[object]) -> list[int]:
+    return [item.accept_us for item in items if isinstance(item, RecordItem)]
+
+
+def test_a_flush_is_due_by_size_and_holds_no_more() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 10_000)
+    for number in range(5):
+        put(queue, 40, name=number)
+    assert names(list(queue.take())) == [0, 1]
+    assert names(list(queue.take())) == [2, 3]
+
+
+def test_a_single_item_may_be_larger_than_a_flush() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 10_000)
+    put(queue, 500, name=7)
+    put(queue, 500, name=8)
+    assert names(list(queue.take())) == [7]
+
+
+def test_a_flush_is_due_by_age() -> None:
+    clock = ManualClock()
+    queue = FlushQueue(clock, 60, 100, 10_000)
+    put(queue, 1)
+    clock.advance(60)
+    assert len(queue.take()) == 1
+
+
+def test_age_is_waited_for() -> None:
+    clock = SystemClock()
+    queue = FlushQueue(clock, 0.05, 100, 10_000)
+    put(queue, 1)
+    began = clock.monotonic_s()
+    assert len(queue.take()) == 1
+    assert 0.03 < clock.monotonic_s() - began < 10
+
+
+def test_what_is_being_written_counts_until_it_is_done() -> None:
+    queue = FlushQueue(ManualClock(), 0, 100, 2 * (50 + ROW_COST_BYTES))
+    put(queue, 50)
+    put(queue, 50)
+    taken = queue.take()
+    with pytest.raises(RetryLater, match=r"the intake queue is full .* nothing was sent"):
+        put(queue, 1)
+    queue.done(taken)
+    put(queue, 50)
+
+
+def test_records_without_bytes_are_bounded_too() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 10 * ROW_COST_BYTES)
+    for _ in range(10):
+        put(queue, 0)
+    with pytest.raises(RetryLater):
+        put(queue, 0)
+
+
+def test_an_item_larger_than_the_queue_goes_in_alone() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 200)
+    put(queue, 500)
+    with pytest.raises(RetryLater):
+        put(queue, 1)
+
+
+def test_a_sender_that_waits_makes_the_flush_due_and_gets_its_room() -> None:
+    queue = FlushQueue(SystemClock(), 3600, 10_000, 50 + ROW_COST_BYTES)
+    put(queue, 50, name=1)
+    sender = threading.Thread(target=put, args=(queue, 50, 30, 2))
+    sender.start()
+    taken = queue.take()  # neither age nor size asks for it
+    assert names(list(taken)) == [1]
+    queue.done(taken)
+    sender.join(10)
+    assert not sender.is_alive()
+    queue.close()
+    assert names(list(queue.take())) == [2]
+
+
+def test_a_refused_item_leaves_nothing_behind() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 1000)
+
+    def refuse() -> RecordItem:
+        raise RetryLater("no")
+
+    with pytest.raises(RetryLater, match="no"):
+        queue.put(10, 1, 1, refuse)
+    queue.close()
+    assert queue.take() == []
+
+
+def test_closing_drains_and_refuses() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 1000)
+    put(queue, 1)
+    queue.close()
+    with pytest.raises(Halt, match="the writer is closed"):
+        put(queue, 1)
+    assert len(queue.take()) == 1
+    assert queue.take() == []
+
+
+def test_a_waiting_sender_learns_that_the_writer_closed() -> None:
+    queue = FlushQueue(SystemClock(), 3600, 10_000, 50)
+    put(queue, 50)
+    seen: list[str] = []
+
+    def send() -> None:
+        try:
+            put(queue, 50, 30)
+        except Halt as error:
+            seen.append(str(error))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    queue.close()
+    sender.join(10)
+    assert seen == ["the writer is closed; open another one"]
+
+
+def test_abandoned_items_are_never_taken() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 100, 1000)
+    put(queue, 1, name=4)
+    queue.close()
+    assert names(list(queue.abandon())) == [4]
+    assert queue.take() == []
