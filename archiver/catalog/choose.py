@@ -1,0 +1,91 @@
+"""Which pending archives a table may be offered (protocol rule C3).
+
+Pure. Each pending file gets exactly one of three verdicts: committed (its path is in the lineage), offered (it goes on exactly at the
+watermark, and it certainly was never in the table), or killed. Must never call a file "covered, so done", and never leave one pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from archiver.catalog.evidence import NextData, no_gaps
+from archiver.catalog.tables import TableView
+from archiver.ledger.views import PendingFile
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The verdicts on all pending files of a topic."""
+
+    committed: tuple[PendingFile, ...]
+    """In the table already."""
+    offered: tuple[PendingFile, ...]
+    """In order; each starts where the one before it in its partition ends, the first at the watermark."""
+    killed: tuple[tuple[PendingFile, str], ...]
+    """With the reason. Ranges of gaps are never killed: the ledger forgets them by itself."""
+    reached: tuple[int, ...]
+    """Per partition: the watermark once the offered files are committed (those without any are carried forward, rule C5)."""
+
+
+def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
+    """Whether every commit after a file's T3 token is a retained ancestor of the current snapshot.
+
+    Only then an absent path proves that the file was never in the table.
+    """
+    have = {item.sequence_number for item in view.lineage()}
+    at = view.sequence_number
+    while at in have:
+        at -= 1
+    oldest_unbroken = at
+
+    def judge(item: PendingFile) -> bool:
+        return item.table_uuid == view.uuid and item.last_sequence_number >= oldest_unbroken
+
+    return judge
+
+
+def choose(
+    pending: Sequence[PendingFile],
+    watermarks: Sequence[int],
+    paths: Collection[str],
+    complete: Callable[[PendingFile], bool],
+    starts: Mapping[int, int] | None = None,
+    next_data: NextData = no_gaps,
+) -> Choice:
+    """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose lineage holds `paths`."""
+    starts = starts or {}
+    at = list(watermarks)
+    committed: list[PendingFile] = []
+    offered: list[PendingFile] = []
+    killed: list[tuple[PendingFile, str]] = []
+    for item in pending:
+        archive = item.archive
+        if item.path is not None and item.path in paths:
+            committed.append(item)
+            continue
+        why = _objection(item, at, starts, complete, next_data)
+        if why is None:
+            offered.append(item)
+            at[archive.partition] = max(at[archive.partition], archive.end)
+        elif not archive.gap_only:
+            killed.append((item, why))
+    return Choice(tuple(committed), tuple(offered), tuple(killed), tuple(at))
+
+
+def _objection(
+    item: PendingFile, at: Sequence[int], starts: Mapping[int, int], complete: Callable[[PendingFile], bool], next_data: NextData
+) -> str | None:
+    archive = item.archive
+    partition = archive.partition
+    if partition >= len(at):
+        return f"the topic has {len(at)} partitions, not {partition + 1}"
+    if archive.end <= starts.get(partition, 0):
+        return f"retention removed everything below {starts[partition]}"
+    if next_data(partition, archive.base) != next_data(partition, at[partition]):
+        return f"starts at {archive.base}, but the table is complete up to {at[partition]}"
+    if not complete(item):
+        return (
+            f"the table's history since sequence number {item.last_sequence_number} is not complete; it may have been in the table before"
+        )
+    return None

@@ -1,0 +1,300 @@
+"""The one writer of tables: the loop of protocol rules C1 to C6.
+
+Load the table, judge the evidence (C1), choose what may be offered (C3), prepare, read the log's tail (C4), swap (C5). Applied: verify and
+report. Conflict or unknown: from the start, because only the table knows what became of it (C6). Promises that a row is never in the table
+twice, whoever else commits, and that nothing is deleted or killed because an outcome was unknown. The caller writes what comes back into
+the ledger before it calls again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from archiver import failpoints
+from archiver.catalog.choose import Choice, choose, complete_since
+from archiver.catalog.evidence import Doubted, Evidence, Known, judge
+from archiver.catalog.expiry import expired
+from archiver.catalog.identity import TableTarget, load_table
+from archiver.catalog.layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
+from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Swapped, Tables, TableView, shown
+from archiver.clock import Clock
+from archiver.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.ids import TopicId
+from archiver.ledger.leader import Leader
+from archiver.ledger.views import PendingFile, TopicLedger
+from archiver.proto import control_log_pb2 as pb
+
+RANGES_CHARACTERS_MAX = 1024
+"""Longer range lists are not written: summaries stay in the metadata as long as their snapshot."""
+
+BACKOFF_GROWTH_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """Bounds of the commit loop, from the settings (`archive:`)."""
+
+    attempts_max: int = 20
+    timeout_s: float = 120.0
+    """No new attempt begins after so many seconds."""
+    backoff_s: float = 0.05
+    """Wait after the first conflict; doubled each time, up to 16 times as long."""
+    snapshots_max: int = 100
+    """Snapshots our own commits keep."""
+    snapshots_age_s: float = 3600.0
+    """Age beyond which our own commits forget snapshots."""
+    merge_every: int = 25
+    """Every so many commits the manifests are merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOutcome:
+    """What a leader learned about a table, to be written into the ledger as COMMIT_TO_TABLE."""
+
+    table_uuid: uuid.UUID
+    snapshot_id: int | None
+    """Our newest snapshot in the table's lineage, else its current one."""
+    sequence_number: int
+    """The table's last sequence number as seen: the T3 token of what is written next."""
+    watermarks: dict[int, int]
+    """Of every partition (rule T4: the fold assigns them)."""
+    committed: tuple[str, ...]
+    """Keys now in the table."""
+    killed: tuple[tuple[str, str], ...]
+    """Keys that will never be in it, with the reason."""
+    valid_through_us: int
+    """The table holds every record received before; 0 if that is not known."""
+    findings: tuple[str, ...] = ()
+    """What somebody else did to the table, for people."""
+    news: bool = True
+    """The ledger does not know it yet."""
+
+    def to_proto(self, commit_id: uuid.UUID, topic_id: TopicId, event: pb.Event | None = None) -> pb.TableCommitted:
+        """The body of the ledger entry; without an event it is what a leader saw."""
+        body = pb.TableCommitted(
+            commit_id=commit_id.bytes,
+            topic_id=bytes.fromhex(topic_id),
+            table_uuid=self.table_uuid.bytes,
+            snapshot_id=self.snapshot_id or 0,
+            sequence_number=self.sequence_number,
+            watermarks=[pb.PartitionOffset(partition=partition, offset=offset) for partition, offset in sorted(self.watermarks.items())],
+            committed=self.committed,
+            killed=[pb.TableCommitted.Killed(key=key, why=why) for key, why in self.killed],
+            valid_through_us=self.valid_through_us,
+        )
+        if event is not None:
+            body.event.CopyFrom(event)
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One load of the table and what follows from it."""
+
+    view: TableView
+    known: Known
+    choice: Choice
+    revived: tuple[str, ...]
+    """Killed keys that are in the table all the same: a request of a predecessor landed late."""
+
+
+class Committer:
+    """Commits pending archives to the tables of one catalog, on behalf of one leader."""
+
+    def __init__(self, tables: Tables, leader: Leader, limits: CommitLimits, clock: Clock) -> None:
+        self._tables = tables
+        self._leader = leader
+        self._limits = limits
+        self._clock = clock
+
+    def settle(self, target: TableTarget) -> CommitOutcome | None:
+        """Look at the table without offering anything (rule T1): what the ledger must learn, None if it knows all.
+
+        Raises `TopicHalted` if somebody must act first, `RetryLater` if the catalog cannot be asked.
+        """
+        ledger = self._leader.fold.topic(target.topic_id)
+        look = self._look(target, ledger)
+        if look is None:
+            return None
+        outcome = self._seen(look, ledger, 0)
+        return outcome if outcome.news else None
+
+    def commit(self, target: TableTarget, commit_id: uuid.UUID, valid_through_us: int = 0, fence: bool = False) -> CommitOutcome | None:
+        """Bring the topic's pending archives into the table with one snapshot; None if there is no table and nothing pending.
+
+        `valid_through_us` is what the table may claim if all of them get in. `fence` commits even if there is nothing to add (rule D2).
+        Raises `Deposed`; `TopicHalted` if somebody must act; `RetryLater` if nothing was committed within the bounds; `OutcomeUnknown` if
+        the last request may still land. In each case the files stay pending and a later call goes on.
+        """
+        deadline = self._clock.monotonic_s() + self._limits.timeout_s
+        open_request: Prepared | None = None
+        why = "the time ran out"
+        for attempt in range(self._limits.attempts_max):
+            if attempt:
+                self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
+                if self._clock.monotonic_s() > deadline:
+                    break
+            ledger = self._leader.fold.topic(target.topic_id)
+            try:
+                look = self._look(target, ledger)
+                if look is None:
+                    _must_be_idle(target, ledger)
+                    return None
+                if open_request is not None and _dead(open_request, look.view):
+                    open_request = None
+                if not look.choice.offered and not fence:
+                    return self._seen(look, ledger, valid_through_us)
+                prepared = self._prepare(target, look, ledger, commit_id, valid_through_us)
+            except RetryLater as error:
+                why = str(error)
+                continue
+            swapped = self._swap(prepared)
+            if swapped.outcome is SwapOutcome.UNKNOWN:
+                open_request = prepared
+            if swapped.outcome is SwapOutcome.APPLIED:
+                view = self._verify(target, ledger, prepared)
+                if view is not None:
+                    return _applied(look, view, prepared, valid_through_us)
+            why = swapped.why or "the reply could not be verified"
+        message = (
+            f"table {shown(target.identifier)}: not committed after {self._limits.attempts_max} attempts or {self._limits.timeout_s:g} s"
+        )
+        if open_request is not None:
+            raise OutcomeUnknown(f"{message}; the last request may still land ({why}); the next run will look")
+        raise RetryLater(f"{message} ({why}); the next run goes on")
+
+    def _look(self, target: TableTarget, ledger: TopicLedger) -> _Look | None:
+        view = load_table(self._tables, target, ledger.table_uuid)
+        if view is None:
+            return None
+        known = judge(view, target.partitions, lambda: self._tables.live_files(view))
+        if isinstance(known, Doubted):
+            raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {known.why}")
+        since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
+        if ledger.killed:
+            since.append(ledger.sequence_number)
+        paths: frozenset[str] = frozenset()
+        if since and min(since) < view.sequence_number:
+            paths = self._tables.data_paths(view, min(since))
+        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view))
+        revived = tuple(key for key in ledger.killed if any(path.endswith(f"/{key}") for path in paths))
+        return _Look(view, known, choice, revived)
+
+    def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
+        """The outcome of a look alone."""
+        choice, known = look.choice, look.known
+        committed = (*(item.archive.key for item in choice.committed), *look.revived)
+        watermarks = dict(enumerate(known.watermarks))
+        settled = not choice.killed and not choice.offered
+        moved = ledger.sequence_number != look.view.sequence_number
+        differs = any(ledger.watermark(partition) != offset for partition, offset in watermarks.items())
+        return CommitOutcome(
+            table_uuid=look.view.uuid,
+            snapshot_id=known.evidence.snapshot_id if known.evidence is not None else look.view.snapshot_id,
+            sequence_number=look.view.sequence_number,
+            watermarks=watermarks,
+            committed=committed,
+            killed=_killed(choice),
+            valid_through_us=valid_through_us if settled else 0,
+            findings=_findings(known),
+            news=bool(committed or choice.killed or moved or differs),
+        )
+
+    def _prepare(self, target: TableTarget, look: _Look, ledger: TopicLedger, commit_id: uuid.UUID, valid_through_us: int) -> Prepared:
+        choice, view = look.choice, look.view
+        valid_through = 0 if choice.killed else valid_through_us
+        stamp = {COMMIT_ID: str(commit_id)} | ({VALID_THROUGH: iso_time(valid_through)} if valid_through else {})
+
+        def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
+            evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
+            return {**stamp, WATERMARKS: evidence.to_json()}
+
+        limits = self._limits
+        try:
+            return self._tables.prepare(
+                view,
+                [data_file for item in choice.offered if (data_file := item.data_file) is not None],
+                properties,
+                {**stamp, RANGES: ranges_text(choice.offered)},
+                merge=(view.sequence_number + 1) % limits.merge_every == 0,
+                expire=expired(view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us()),
+            )
+        except Halt as error:
+            raise TopicHalted(target.topic, str(error)) from error
+
+    def _swap(self, prepared: Prepared) -> Swapped:
+        """Rules C4 and C5. A failpoint that loses the reply counts as an unknown outcome, as a lost reply does."""
+        self._leader.check()
+        try:
+            failpoints.reach("table.swap.before")
+            swapped = self._tables.swap(prepared)
+            failpoints.reach("table.swap.after")
+        except OutcomeUnknown as error:
+            return Swapped(SwapOutcome.UNKNOWN, prepared.snapshot_id, str(error))
+        return swapped
+
+    def _verify(self, target: TableTarget, ledger: TopicLedger, prepared: Prepared) -> TableView | None:
+        """The table after an applied swap if our snapshot is in its lineage, else None: then the table is looked at anew."""
+        try:
+            view = load_table(self._tables, target, ledger.table_uuid)
+        except RetryLater:
+            return None
+        if view is None or all(item.snapshot_id != prepared.snapshot_id for item in view.lineage()):
+            return None
+        return view
+
+
+def iso_time(us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 in UTC."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+    return moment.isoformat(timespec="microseconds")
+
+
+def ranges_text(offered: tuple[PendingFile, ...]) -> str:
+    """What a commit adds, `partition:base-end` with neighbours joined; only a count if that would be long."""
+    joined: dict[int, tuple[int, int]] = {}
+    for item in offered:
+        base, _ = joined.get(item.archive.partition, (item.archive.base, 0))
+        joined[item.archive.partition] = (base, item.archive.end)
+    text = ",".join(f"{partition}:{base}-{end}" for partition, (base, end) in sorted(joined.items()))
+    return text if len(text) <= RANGES_CHARACTERS_MAX else f"{len(joined)} partitions"
+
+
+def _must_be_idle(target: TableTarget, ledger: TopicLedger) -> None:
+    if ledger.pending:
+        raise TopicHalted(target.topic, f"archives are written but table {shown(target.identifier)} does not exist; look at the catalog")
+
+
+def _dead(request: Prepared, view: TableView) -> bool:
+    """Rule C6: a request of unknown outcome can land only while the base it asserted stands."""
+    return view.snapshot_id != request.base_snapshot_id or view.sequence_number != request.base_sequence_number
+
+
+def _killed(choice: Choice) -> tuple[tuple[str, str], ...]:
+    return tuple((item.archive.key, why) for item, why in choice.killed)
+
+
+def _applied(look: _Look, view: TableView, prepared: Prepared, valid_through_us: int) -> CommitOutcome:
+    choice = look.choice
+    keys = [item.archive.key for item in (*choice.committed, *choice.offered) if item.archive.key]
+    return CommitOutcome(
+        table_uuid=view.uuid,
+        snapshot_id=prepared.snapshot_id,
+        sequence_number=prepared.base_sequence_number + 1,
+        watermarks=dict(enumerate(choice.reached)),
+        committed=(*keys, *look.revived),
+        killed=_killed(choice),
+        valid_through_us=0 if choice.killed else valid_through_us,
+        findings=_findings(look.known),
+    )
+
+
+def _findings(known: Known) -> tuple[str, ...]:
+    return tuple(_finding(snapshot) for snapshot in known.foreign if snapshot.operation != "replace")
+
+
+def _finding(snapshot: SnapshotView) -> str:
+    return f"snapshot {snapshot.snapshot_id} ({snapshot.operation or 'no operation named'}) is not the archiver's"

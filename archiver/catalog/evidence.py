@@ -1,0 +1,204 @@
+"""How far a table is complete, judged from the table alone (protocol rule C1).
+
+Pure. Evidence is one table property, `archiver.watermarks`, set in the same atomic commit as the snapshot it names. It counts if that
+snapshot is in the lineage (the current snapshot and its retained parents). If the lineage reaches below it without meeting it, somebody
+rolled the table back. If expiry cut the lineage above it, the bounds of the live files have to agree. Must never believe the newest own
+snapshot in the metadata's list: after a rollback it is no ancestor any more.
+
+The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per partition]}`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from archiver.catalog.layout import WATERMARKS
+from archiver.catalog.tables import LiveFile, SnapshotView, TableView
+from archiver.errors import Corrupted
+
+VERSION = 1
+
+NextData = Callable[[int, int], int]
+"""(partition, offset) → the first offset at or beyond it that holds a record; offsets are compared through it (rule C2)."""
+
+
+def no_gaps(partition: int, offset: int) -> int:
+    """The `NextData` of a log in which every offset holds a record."""
+    del partition
+    return offset
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What our newest commit said of itself."""
+
+    snapshot_id: int
+    sequence_number: int
+    epoch: int
+    commit_id: uuid.UUID
+    offsets: tuple[int, ...]
+    """Per partition: every record below is in that snapshot, none at or beyond."""
+
+    def to_json(self) -> str:
+        """The value of the table property."""
+        document = {
+            "v": VERSION,
+            "snapshot": self.snapshot_id,
+            "sequence": self.sequence_number,
+            "epoch": self.epoch,
+            "commit": str(self.commit_id),
+            "offsets": list(self.offsets),
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Evidence:
+        """The inverse; raises `Corrupted` if it is not what this version writes."""
+        try:
+            document = json.loads(text)
+            if document["v"] != VERSION:
+                raise Corrupted(f"table property {WATERMARKS} has version {document['v']!r}; this version of the archiver knows {VERSION}")
+            offsets = tuple(document["offsets"])
+            numbers = (document["snapshot"], document["sequence"], document["epoch"], *offsets)
+            if any(type(number) is not int or number < 0 for number in numbers):
+                raise ValueError("not a whole number")
+            return cls(numbers[0], numbers[1], numbers[2], uuid.UUID(document["commit"]), offsets)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupted(f"table property {WATERMARKS} cannot be understood ({error}): {text[:200]!r}") from error
+
+    def offset(self, partition: int) -> int:
+        """The partition's watermark; 0 for one that is younger than the commit."""
+        return self.offsets[partition] if partition < len(self.offsets) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The table's watermark is known."""
+
+    watermarks: tuple[int, ...]
+    """Per partition, not below retention's start."""
+    evidence: Evidence | None
+    """None if the table holds no commit of ours."""
+    foreign: tuple[SnapshotView, ...] = ()
+    """Snapshots of somebody else on top of our newest commit, newest first."""
+    by_bounds: bool = False
+    """The lineage was cut; the live files' bounds had to confirm the evidence, or to stand in for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    """The table cannot be trusted to go on from; somebody must act."""
+
+    why: str
+
+
+def read_evidence(properties: Mapping[str, str]) -> Evidence | None:
+    """The evidence in a table's properties, None if there is none; `Corrupted` if it cannot be understood."""
+    text = properties.get(WATERMARKS)
+    return None if text is None else Evidence.from_json(text)
+
+
+def judge(
+    view: TableView,
+    partitions: int,
+    live_files: Callable[[], Iterable[LiveFile]],
+    starts: Mapping[int, int] | None = None,
+    next_data: NextData = no_gaps,
+) -> Known | Doubted:
+    """The table's watermark, or why there is none.
+
+    `live_files` is called only where bounds are needed. `starts` are retention's heads per partition: rows below are gone on purpose.
+    """
+    starts = starts or {}
+    lineage = view.lineage()
+    try:
+        evidence = read_evidence(view.properties)
+    except Corrupted as error:
+        return Doubted(f"{error}; restore the property, or name another table")
+    if evidence is None:
+        return _without_evidence(lineage, partitions, live_files, starts, next_data)
+    vector = tuple(max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions))
+    position = next((at for at, item in enumerate(lineage) if item.snapshot_id == evidence.snapshot_id), None)
+    if position is not None:
+        return Known(vector, evidence, lineage[:position])
+    if not lineage:
+        return Doubted(
+            f"it has no current snapshot, but snapshot {evidence.snapshot_id} of ours was committed: it was rolled back or emptied"
+        )
+    if lineage[-1].sequence_number <= evidence.sequence_number:
+        return Doubted(
+            f"its history up to snapshot {lineage[0].snapshot_id} (sequence number {lineage[0].sequence_number}) does not contain our "
+            f"snapshot {evidence.snapshot_id} (sequence number {evidence.sequence_number}): it was rolled back; roll it forward again"
+        )
+    why = _disagreement(list(live_files()), evidence, partitions, starts, next_data)
+    if why is not None:
+        return Doubted(
+            f"the history between our snapshot {evidence.snapshot_id} and the current one was expired, and the files do not confirm our "
+            f"commit: {why}; audit the table"
+        )
+    return Known(vector, evidence, lineage, by_bounds=True)
+
+
+def _without_evidence(
+    lineage: tuple[SnapshotView, ...],
+    partitions: int,
+    live_files: Callable[[], Iterable[LiveFile]],
+    starts: Mapping[int, int],
+    next_data: NextData,
+) -> Known | Doubted:
+    upper = [starts.get(partition, 0) for partition in range(partitions)]
+    for item in live_files() if lineage else ():
+        partition = item.partition_min
+        if partition is None or item.offset_max is None or partition != item.partition_max or not 0 <= partition < partitions:
+            return Doubted(
+                f"it has no {WATERMARKS} property, and file {item.path} does not tell which offsets it holds; name another table"
+            )
+        upper[partition] = max(upper[partition], item.offset_max + 1)
+    watermarks = tuple(next_data(partition, offset) for partition, offset in enumerate(upper))
+    return Known(watermarks, None, lineage, by_bounds=bool(lineage))
+
+
+def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, starts: Mapping[int, int], next_data: NextData) -> str | None:
+    """What in the live files contradicts the evidence; None if nothing does.
+
+    A file of one partition tells that partition's upper bound exactly. One that mixes partitions (compacted by somebody) tells only that
+    none of them reaches further; then the number of rows has to be right as well.
+    """
+    upper: dict[int, int] = {}
+    mixed = False
+    for item in files:
+        low, high = item.partition_min, item.partition_max
+        if low is None or high is None or item.offset_max is None:
+            return f"file {item.path} carries no bounds of kafka.partition and kafka.offset"
+        if high >= max(partitions, len(evidence.offsets)):
+            return f"file {item.path} holds partition {high}, which the topic does not have"
+        if low == high:
+            upper[low] = max(upper.get(low, 0), item.offset_max + 1)
+            continue
+        mixed = True
+        if item.offset_max >= max(evidence.offset(partition) for partition in range(low, high + 1)):
+            return f"file {item.path} reaches offset {item.offset_max}, beyond our watermarks of partitions {low} to {high}"
+    for partition in range(partitions):
+        expected, start = evidence.offset(partition), starts.get(partition, 0)
+        have = max(upper.get(partition, 0), start)
+        if have > max(expected, start) or (not mixed and next_data(partition, have) != next_data(partition, max(expected, start))):
+            return f"partition {partition} ends at {have}, our watermark is {expected}"
+    if mixed:
+        due = sum(_records(partition, starts.get(partition, 0), evidence.offset(partition), next_data) for partition in range(partitions))
+        rows = sum(item.record_count for item in files)
+        if rows != due or any(item.has_deletes for item in files):
+            return f"its files hold {rows} rows and perhaps deletes, our watermarks mean {due}"
+    return None
+
+
+def _records(partition: int, start: int, end: int, next_data: NextData) -> int:
+    """Offsets in [start, end) that hold a record."""
+    if next_data is no_gaps:
+        return max(0, end - start)
+    count, at = 0, next_data(partition, start)
+    while at < end:
+        count, at = count + 1, next_data(partition, at + 1)
+    return count

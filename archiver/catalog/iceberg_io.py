@@ -1,0 +1,71 @@
+"""Table metadata on a local file system that survives a power cut.
+
+pyiceberg writes metadata and manifests without asking the disk to keep them, while SQLite does ask before it points to them: after a power
+cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder when a file is closed. Other file systems are left alone.
+Named in the catalog property `py-io-impl`; catalogs import it by that name.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+from pyiceberg.io import OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+IMPLEMENTATION = "archiver.catalog.iceberg_io.DurableFileIO"
+"""Value of the catalog property `py-io-impl`."""
+
+
+class _SyncedStream:
+    """An output stream that is on disk once it is closed."""
+
+    def __init__(self, stream: OutputStream, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._closed = False
+
+    def write(self, b: bytes) -> int:
+        return self._stream.write(b)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stream.close()
+        _sync(self._path)
+        _sync(self._path.parent)
+
+    def __enter__(self) -> OutputStream:
+        return self
+
+    def __exit__(self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None) -> None:
+        self.close()
+
+
+class _DurableFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _SyncedStream(super().create(overwrite), Path(self._path))
+
+
+class DurableFileIO(PyArrowFileIO):
+    """pyiceberg's own file access, with local files synchronised on close."""
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """A file to be written, as pyiceberg's base class makes it, or its durable kind."""
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        if scheme != "file":
+            return super().new_output(location)
+        return _DurableFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

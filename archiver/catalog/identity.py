@@ -1,0 +1,122 @@
+"""Is this the table we mean? Creating it, and recognising it afterwards.
+
+Owns the check that a table belongs to a topic: its properties name cluster and topic, its uuid is the one the ledger knows, its format,
+partitioning and location are ours. What does not fit halts the topic with what to do. Must never create a table a second time unasked: one
+that the ledger knew and the catalog does not is a matter for people.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from archiver import failpoints
+from archiver.catalog.layout import (
+    CLUSTER_ID,
+    FORMAT_VERSION,
+    LAYOUT_VERSION,
+    LAYOUT_VERSION_VALUE,
+    TOPIC_ID,
+    stream_fields,
+    table_properties,
+)
+from archiver.catalog.tables import Identifier, Tables, TableView, shown
+from archiver.errors import Halt, KeyExists, TopicHalted
+from archiver.ids import TopicId
+from archiver.objects.paths import Granularity
+
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """The table one topic is archived to."""
+
+    topic: str
+    topic_id: TopicId
+    cluster_id: str
+    identifier: Identifier
+    partitions: int
+    """Of the topic."""
+    granularity: Granularity
+    location: str
+    """Absolute URI of the table's folder, without a slash at the end."""
+
+
+def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None) -> TableView | None:
+    """The topic's table, None if there is none and the ledger never knew one.
+
+    `known_uuid` is the ledger's. Raises `TopicHalted` if the table is gone, another one, or not laid out as this version writes.
+    """
+    try:
+        view = tables.load(target.identifier)
+    except Halt as error:
+        raise TopicHalted(target.topic, str(error)) from error
+    if view is not None:
+        check_identity(view, target, known_uuid)
+    elif known_uuid is not None:
+        raise TopicHalted(
+            target.topic,
+            f"table {shown(target.identifier)} (uuid {known_uuid}) is gone; it was dropped or renamed: rename it back or restore it, "
+            f"or configure another table name for a new topic",
+        )
+    return view
+
+
+def ensure_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None, schema_json: str) -> TableView:
+    """As `load_table`, but creates the table if there is none. The catalog may have assigned other field ids: see the view's schema."""
+    view = load_table(tables, target, known_uuid)
+    if view is not None:
+        return view
+    failpoints.reach("table.create.before")
+    try:
+        view = tables.create(
+            target.identifier,
+            target.location,
+            schema_json,
+            target.granularity,
+            table_properties(target.cluster_id, target.topic_id, target.topic),
+        )
+    except KeyExists:
+        view = tables.load(target.identifier)
+        if view is None:
+            raise TopicHalted(target.topic, f"table {shown(target.identifier)} exists and cannot be loaded; look at the catalog") from None
+    failpoints.reach("table.create.after")
+    check_identity(view, target, known_uuid)
+    return view
+
+
+def check_identity(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None) -> None:
+    """Raise `TopicHalted` unless the table is the topic's and laid out as this version writes."""
+    why = _mismatch(view, target, known_uuid)
+    if why is not None:
+        raise TopicHalted(target.topic, f"table {shown(view.identifier)} {why}")
+
+
+def _mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None) -> str | None:
+    cluster, topic = view.properties.get(CLUSTER_ID), view.properties.get(TOPIC_ID)
+    if cluster is None or topic is None:
+        return f"was not made by the archiver (it has no property {TOPIC_ID}); configure another table"
+    if cluster != target.cluster_id:
+        return f"belongs to cluster {cluster}, not to {target.cluster_id}; configure another table"
+    if topic != target.topic_id:
+        return (
+            f"belongs to a topic with id {topic}, not to {target.topic_id} (a recreated topic needs a new table); configure another table"
+        )
+    if known_uuid is not None and view.uuid != known_uuid:
+        return (
+            f"has uuid {view.uuid}, the ledger knows {known_uuid}: it was dropped and made anew; restore the old one, or configure another"
+        )
+    if view.properties.get(LAYOUT_VERSION) != LAYOUT_VERSION_VALUE:
+        have = view.properties.get(LAYOUT_VERSION)
+        return f"has layout version {have}, this version writes {LAYOUT_VERSION_VALUE}; use the version that fits"
+    if view.format_version != FORMAT_VERSION:
+        return f"has iceberg format version {view.format_version}, this version writes {FORMAT_VERSION}; use a version that can"
+    if view.granularity != target.granularity:
+        spec = view.granularity or "something else"
+        return f"is partitioned by {spec}, the configuration says {target.granularity}; restore the partition spec or the configuration"
+    if view.location.rstrip("/") != target.location.rstrip("/"):
+        return f"lies at {view.location}, it must lie at {target.location}; move it back, or configure another table"
+    try:
+        stream_fields(view.schema_json)
+    except Halt as error:
+        return f"cannot be written to: {error}"
+    return None

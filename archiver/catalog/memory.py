@@ -1,0 +1,272 @@
+"""A catalog in memory: the twin of the pyiceberg adapter, with the same promises except durability. For tests and simulation.
+
+Also lets a test play the other hands on a table: somebody who compacts, appends, rolls back, expires, drops or renames.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from archiver.catalog.layout import FORMAT_VERSION, bound_number, stream_fields
+from archiver.catalog.tables import (
+    Identifier,
+    LiveFile,
+    NewProperties,
+    Prepared,
+    SnapshotView,
+    SwapOutcome,
+    Swapped,
+    TableView,
+    shown,
+)
+from archiver.clock import Clock
+from archiver.errors import Halt, KeyExists, NotFound
+from archiver.events.types import DataFile
+from archiver.ids import IdSource, new_uuid
+from archiver.objects.paths import Granularity
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    data_file: DataFile
+    snapshot_id: int
+    sequence_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    view: SnapshotView
+    files: tuple[_File, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    uuid: uuid.UUID
+    location: str
+    schema_json: str
+    granularity: Granularity
+    properties: Mapping[str, str]
+    version: int = 0
+    current: int | None = None
+    last_sequence: int = 0
+    snapshots: Mapping[int, _Snapshot] = field(default_factory=dict)
+
+    def files(self) -> tuple[_File, ...]:
+        return () if self.current is None else self.snapshots[self.current].files
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    uuid: uuid.UUID
+    snapshot: _Snapshot
+    properties: Mapping[str, str]
+    expire: tuple[int, ...]
+
+
+class MemoryTables:
+    """Tables that live as long as this object. Safe to use from several threads."""
+
+    def __init__(self, ids: IdSource, clock: Clock) -> None:
+        self._ids = ids
+        self._clock = clock
+        self._tables: dict[Identifier, _State] = {}
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def load(self, identifier: Identifier) -> TableView | None:
+        """As the Protocol says."""
+        with self._lock:
+            state = self._tables.get(identifier)
+        return None if state is None else _view(identifier, state)
+
+    def create(
+        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+    ) -> TableView:
+        """As the Protocol says; keeps the field ids it is given."""
+        stream_fields(schema_json)
+        kept = {key: value for key, value in properties.items() if key != "format-version"}
+        state = _State(new_uuid(self._ids), location.rstrip("/"), schema_json, granularity, kept)
+        with self._lock:
+            if identifier in self._tables:
+                raise KeyExists(shown(identifier))
+            self._tables[identifier] = state
+        return _view(identifier, state)
+
+    def prepare(
+        self,
+        view: TableView,
+        files: Sequence[DataFile],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        merge: bool,
+        expire: Sequence[int],
+    ) -> Prepared:
+        """As the Protocol says; there are no manifests to merge."""
+        del merge
+        state = _state(view)
+        for item in files:
+            if item.spec_id != view.spec_id:
+                raise Halt(f"archive {item.path} was written for partition spec {item.spec_id}, the table's default is {view.spec_id}")
+        snapshot_id, sequence = self._snapshot_id(), view.sequence_number + 1
+        added = tuple(_File(item, snapshot_id, sequence) for item in files)
+        snapshot = self._snapshot(state, snapshot_id, sequence, "append", summary, (*state.files(), *added))
+        request = _Request(view.uuid, snapshot, properties(snapshot_id, sequence), tuple(expire))
+        return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, request)
+
+    def swap(self, prepared: Prepared) -> Swapped:
+        """As the Protocol says; never unknown."""
+        request = prepared.handle
+        assert isinstance(request, _Request)
+        with self._lock:
+            state = self._tables.get(prepared.identifier)
+            why = "no such table" if state is None else _refusal(state, request)
+            if state is None or why is not None:
+                return Swapped(SwapOutcome.CONFLICT, prepared.snapshot_id, why or "")
+            self._tables[prepared.identifier] = _applied(state, request)
+        return Swapped(SwapOutcome.APPLIED, prepared.snapshot_id)
+
+    def live_files(self, view: TableView) -> Iterator[LiveFile]:
+        """As the Protocol says."""
+        fields = stream_fields(view.schema_json)
+        for item in _state(view).files():
+            file = item.data_file
+            yield LiveFile(
+                path=file.path,
+                record_count=file.record_count,
+                file_size=file.file_size,
+                spec_id=file.spec_id,
+                partition=file.partition,
+                offset_min=bound_number(file.lower_bounds, fields.offset),
+                offset_max=bound_number(file.upper_bounds, fields.offset),
+                partition_min=bound_number(file.lower_bounds, fields.partition),
+                partition_max=bound_number(file.upper_bounds, fields.partition),
+                snapshot_id=item.snapshot_id,
+                sequence_number=item.sequence_number,
+            )
+
+    def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        """As the Protocol says."""
+        state = _state(view)
+        found = {item.data_file.path for item in state.files() if item.sequence_number > since_sequence}
+        for snapshot in view.lineage():
+            if snapshot.sequence_number > since_sequence:
+                files = state.snapshots[snapshot.snapshot_id].files
+                found |= {item.data_file.path for item in files if item.snapshot_id == snapshot.snapshot_id}
+        return frozenset(found)
+
+    # what somebody else does
+
+    def replace_files(self, identifier: Identifier, remove: Sequence[str], add: Sequence[DataFile], operation: str = "replace") -> int:
+        """A foreign commit: compaction (`replace`), `append`, `delete` or `overwrite`; returns its snapshot's id."""
+        with self._lock:
+            state = self._known(identifier)
+            snapshot_id, sequence = self._snapshot_id(), state.last_sequence + 1
+            kept = tuple(item for item in state.files() if item.data_file.path not in remove)
+            files = (*kept, *(_File(item, snapshot_id, sequence) for item in add))
+            snapshot = self._snapshot(state, snapshot_id, sequence, operation, {}, files)
+            self._tables[identifier] = _applied(state, _Request(state.uuid, snapshot, {}, ()))
+        return snapshot_id
+
+    def roll_back(self, identifier: Identifier, snapshot_id: int) -> None:
+        """Make an older snapshot the current one; properties stay as they are."""
+        with self._lock:
+            state = self._known(identifier)
+            self._tables[identifier] = replace(state, current=snapshot_id, version=state.version + 1)
+
+    def expire_all_but_current(self, identifier: Identifier) -> None:
+        """Forget every other snapshot."""
+        with self._lock:
+            state = self._known(identifier)
+            gone = tuple(snapshot_id for snapshot_id in state.snapshots if snapshot_id != state.current)
+            self._tables[identifier] = replace(_without(state, gone), version=state.version + 1)
+
+    def drop(self, identifier: Identifier) -> None:
+        """Forget the table."""
+        with self._lock:
+            del self._tables[identifier]
+
+    def rename(self, identifier: Identifier, to: Identifier) -> None:
+        """Give the table another name."""
+        with self._lock:
+            self._tables[to] = self._tables.pop(identifier)
+
+    def _known(self, identifier: Identifier) -> _State:
+        state = self._tables.get(identifier)
+        if state is None:
+            raise NotFound(f"there is no table {shown(identifier)}")
+        return state
+
+    def _snapshot_id(self) -> int:
+        return int.from_bytes(self._ids.random_bytes(8), "big") >> 1
+
+    def _snapshot(
+        self, state: _State, snapshot_id: int, sequence: int, operation: str, summary: Mapping[str, str], files: tuple[_File, ...]
+    ) -> _Snapshot:
+        view = SnapshotView(snapshot_id, state.current, sequence, self._clock.now_us() // 1000, operation, dict(summary))
+        return _Snapshot(view, files)
+
+
+def _state(view: TableView) -> _State:
+    assert isinstance(view.handle, _State)
+    return view.handle
+
+
+def _view(identifier: Identifier, state: _State) -> TableView:
+    return TableView(
+        identifier=identifier,
+        uuid=state.uuid,
+        location=state.location,
+        metadata_location=f"{state.location}/metadata/{state.version:05}",
+        schema_json=state.schema_json,
+        schema_id=0,
+        format_version=FORMAT_VERSION,
+        spec_id=0,
+        granularity=state.granularity,
+        snapshot_id=state.current,
+        sequence_number=state.last_sequence,
+        properties=dict(state.properties),
+        snapshots=tuple(item.view for item in state.snapshots.values()),
+        handle=state,
+    )
+
+
+def _refusal(state: _State, request: _Request) -> str | None:
+    """Rule C5: uuid, base snapshot, and that the base's sequence number is still the last (not asked without a parent, as in pyiceberg)."""
+    parent = request.snapshot.view.parent_id
+    if state.uuid != request.uuid:
+        return f"table uuid is {state.uuid}, {request.uuid} was asserted"
+    if state.current != parent:
+        return f"the current snapshot is {state.current}, {parent} was asserted"
+    if parent is not None and request.snapshot.view.sequence_number <= state.last_sequence:
+        return f"sequence number {request.snapshot.view.sequence_number} is not above the last, {state.last_sequence}"
+    missing = [snapshot_id for snapshot_id in request.expire if snapshot_id not in state.snapshots]
+    return f"snapshot {missing[0]} is gone already" if missing else None
+
+
+def _applied(state: _State, request: _Request) -> _State:
+    view = request.snapshot.view
+    grown = replace(
+        state,
+        current=view.snapshot_id,
+        last_sequence=view.sequence_number,
+        snapshots={**state.snapshots, view.snapshot_id: request.snapshot},
+        properties={**state.properties, **request.properties},
+        version=state.version + 1,
+    )
+    return _without(grown, request.expire)
+
+
+def _without(state: _State, gone: Sequence[int]) -> _State:
+    """The table without some snapshots; their children become parentless, as pyiceberg leaves them."""
+    kept: dict[int, _Snapshot] = {}
+    for snapshot_id, snapshot in state.snapshots.items():
+        if snapshot_id in gone:
+            continue
+        orphaned = snapshot.view.parent_id in gone
+        kept[snapshot_id] = replace(snapshot, view=replace(snapshot.view, parent_id=None)) if orphaned else snapshot
+    return replace(state, snapshots=kept)

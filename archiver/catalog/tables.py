@@ -1,0 +1,206 @@
+"""What the archiver asks of a table catalog, and how a table looks to it.
+
+Owns the `Tables` Protocol and its values; knows nothing of any SDK. A view is a snapshot of the metadata: it never changes, and whatever is
+decided is decided from one view. An adapter deletes nothing, ever, and reports each swap as applied, conflict or unknown; it never tries
+again by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from archiver.errors import ConfigInvalid
+from archiver.events.types import DataFile
+from archiver.objects.paths import Granularity
+
+Identifier = tuple[str, ...]
+"""Namespace levels and the table's name, outermost first; the catalog's name is not part of it."""
+
+NewProperties = Callable[[int, int], Mapping[str, str]]
+"""(id, sequence number) of the new snapshot → table properties that the same commit sets."""
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
+
+
+def parse_identifier(text: str) -> Identifier:
+    """`namespace.table` as an identifier.
+
+    Raises `ConfigInvalid` if a part is not made of letters, digits, `_` and `-`: catalogs build paths from names, and `../x` would
+    leave the warehouse.
+    """
+    parts = tuple(text.split("."))
+    if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts):
+        raise ConfigInvalid(f"table {text!r}: a table is named namespace.table, with letters, digits, _ and - in each part")
+    return parts
+
+
+def shown(identifier: Identifier) -> str:
+    """The identifier as people write it."""
+    return ".".join(identifier)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotView:
+    """One retained snapshot."""
+
+    snapshot_id: int
+    parent_id: int | None
+    """None for the first, and for one whose parent was expired by some catalogs."""
+    sequence_number: int
+    timestamp_ms: int
+    operation: str
+    """append, replace, overwrite or delete; empty if the snapshot does not say."""
+    summary: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """A table's metadata at one moment."""
+
+    identifier: Identifier
+    uuid: uuid.UUID
+    location: str
+    metadata_location: str
+    schema_json: str
+    """Iceberg's JSON form of the current schema, with the field ids in force."""
+    schema_id: int
+    format_version: int
+    spec_id: int
+    """Of the default partition spec."""
+    granularity: Granularity | None
+    """Of the default partition spec; None if it is not one of ours."""
+    snapshot_id: int | None
+    """The current snapshot; None if there is none."""
+    sequence_number: int
+    """The table's last sequence number, which may be newer than the current snapshot's (after a rollback)."""
+    properties: Mapping[str, str]
+    snapshots: tuple[SnapshotView, ...]
+    """All retained ones, in the metadata's order."""
+    pinned: frozenset[int] = frozenset()
+    """Snapshots that a branch or tag other than main points to."""
+    handle: object = field(default=None, repr=False, compare=False)
+    """The adapter's own."""
+
+    def lineage(self) -> tuple[SnapshotView, ...]:
+        """The current snapshot and its retained ancestors, newest first."""
+        known = {item.snapshot_id: item for item in self.snapshots}
+        found: list[SnapshotView] = []
+        at = self.snapshot_id
+        while at is not None and at in known:
+            snapshot = known.pop(at)
+            found.append(snapshot)
+            at = snapshot.parent_id
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """One data file of the current snapshot, as far as its bounds tell."""
+
+    path: str
+    record_count: int
+    file_size: int
+    """Bytes, as the table metadata says."""
+    spec_id: int
+    partition: tuple[object, ...]
+    """The partition tuple; for our own spec one integer (days, hours or months since 1970)."""
+    offset_min: int | None
+    """Of kafka.offset; None where the file carries no bounds."""
+    offset_max: int | None
+    """Inclusive."""
+    partition_min: int | None
+    """Of kafka.partition; equal to `partition_max` in every file of ours."""
+    partition_max: int | None
+    snapshot_id: int
+    """That added it."""
+    sequence_number: int
+    has_deletes: bool = False
+    """The snapshot holds delete files: rows of this one may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A commit whose manifests are written and which nobody was told of."""
+
+    identifier: Identifier
+    snapshot_id: int
+    """The snapshot the table gets if the swap is applied."""
+    base_snapshot_id: int | None
+    """What the swap asserts (rule C5) …"""
+    base_sequence_number: int
+    """… together with the table's uuid and this last sequence number."""
+    handle: object = field(default=None, repr=False, compare=False)
+    """The adapter's own."""
+
+
+class SwapOutcome(enum.Enum):
+    """What became of a swap."""
+
+    APPLIED = "applied"
+    """The catalog points to our snapshot, or did."""
+    CONFLICT = "conflict"
+    """The catalog says no. An earlier try of ours may be the reason: look before offering again."""
+    UNKNOWN = "unknown"
+    """It may be applied, now or later, as long as the base it asserted stands (rule C6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The answer to a swap."""
+
+    outcome: SwapOutcome
+    snapshot_id: int
+    why: str = ""
+    """What the catalog said, for people; empty if applied."""
+
+
+class Tables(Protocol):
+    """One catalog. Safe to use from several threads."""
+
+    def load(self, identifier: Identifier) -> TableView | None:
+        """The table as it is now, None if there is none. `RetryLater` if the catalog cannot be asked, `Halt` if it makes no sense."""
+
+    def create(
+        self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
+    ) -> TableView:
+        """Create the table (and its namespace), partitioned and sorted as `layout.py` says, and load it.
+
+        The catalog may assign other field ids: read `schema_json` of the result. Raises `KeyExists` if a table of that name is there,
+        `OutcomeUnknown` if the reply was lost, `Halt` if the catalog put it elsewhere than `location`, `RetryLater` if nothing happened.
+        """
+
+    def prepare(
+        self,
+        view: TableView,
+        files: Sequence[DataFile],
+        properties: NewProperties,
+        summary: Mapping[str, str],
+        merge: bool,
+        expire: Sequence[int],
+    ) -> Prepared:
+        """Write manifests for a snapshot on top of `view` that adds `files` (none is allowed) and sets table `properties`.
+
+        Those are asked for once the snapshot's id and sequence number are known.
+
+        `summary` goes into the snapshot's; `merge` merges manifests; `expire` are snapshots that the same commit forgets. Nothing is
+        visible before `swap`. Raises `RetryLater` if it could not be written, `Halt` if a file does not fit the table's partition spec.
+        """
+
+    def swap(self, prepared: Prepared) -> Swapped:
+        """Ask the catalog once to point to the prepared snapshot. Never raises for what the catalog answers or does not answer."""
+
+    def live_files(self, view: TableView) -> Iterator[LiveFile]:
+        """The data files of the view's current snapshot. `RetryLater` if the manifests cannot be read."""
+
+    def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        """Paths of data files that some snapshot of the lineage with a sequence number above `since_sequence` added, and of those with a
+        data sequence number above it that are live in the current snapshot.
+        """
+
+    def close(self) -> None:
+        """Release connections."""

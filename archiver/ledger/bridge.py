@@ -1,0 +1,104 @@
+"""Between control-topic events and ledger entries.
+
+An event's Avro schema text is most of its bytes and nearly always the same, so the ledger stores each text once and an event as the text's
+hash and the datum. Promises that `event_bytes` gives back exactly the bytes the codec made. Must never let an entry name a text that is not
+in the log before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Sequence
+
+from archiver.errors import Corrupted, Halt
+from archiver.events import codec
+from archiver.events.types import DataFile, Event, PartitionField
+from archiver.ids import TopicId
+from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.leader import Leader
+from archiver.proto import control_log_pb2 as pb
+
+TEXT_BYTES_MAX = 64 * 1024
+"""Of a schema text. The event's length field has 16 bits, so one byte less is the real limit."""
+
+Written = tuple[ArchiveFile, DataFile | None]
+"""An archive and what the table is told about it; None for a range of gaps."""
+
+
+def intern(leader: Leader, text: bytes, what: str) -> bytes:
+    """The SHA-256 under which the ledger knows `text`; appends SCHEMA_TEXT first if it is new.
+
+    `what` names table or event in the error: `Halt` if the text is longer than 64 KiB.
+    """
+    if len(text) >= TEXT_BYTES_MAX:
+        raise Halt(f"the event schema of {what} has {len(text)} bytes, more than {TEXT_BYTES_MAX - 1}; partition the table by fewer fields")
+    digest = hashlib.sha256(text).digest()
+    if digest not in leader.fold.texts:
+        leader.append(pb.SchemaText(sha256=digest, text=text))
+    return digest
+
+
+def event_message(leader: Leader, event: Event, partition_fields: Sequence[PartitionField], what: str) -> pb.Event:
+    """The stored form of `event`; its schema text is in the log when this returns."""
+    text, datum = codec.split(codec.encode(event, partition_fields))
+    return pb.Event(text_sha256=intern(leader, text, what), datum=datum)
+
+
+def event_bytes(fold: LedgerFold, message: pb.Event) -> bytes:
+    """The event as it goes on the wire; `Corrupted` if its schema text is not in the ledger."""
+    text = fold.texts.get(message.text_sha256)
+    if text is None:
+        raise Corrupted(f"the ledger holds no schema text {message.text_sha256.hex()}")
+    return codec.join(text, message.datum)
+
+
+def append_files_written(
+    leader: Leader,
+    written: Sequence[Written],
+    make_event: Callable[[Sequence[DataFile]], Event] | None,
+    partition_fields: Sequence[PartitionField],
+    *,
+    commit_id: bytes,
+    topic_id: TopicId,
+    table_uuid: uuid.UUID | None,
+    last_sequence_number: int,
+    what: str,
+) -> list[int]:
+    """Append DATA_WRITTEN for the files, in order, as one entry or as many as `entry_bytes_max` asks for; returns their indexes.
+
+    `make_event` builds the event of a part from its data files; None for a topic without a table. Each entry is a commit point of its own:
+    if a later one fails, the earlier files are pending all the same. Raises what `Leader.append` raises; `Halt` if one file alone is too
+    large.
+    """
+
+    def message(part: Sequence[Written]) -> pb.FilesWritten:
+        body = pb.FilesWritten(
+            commit_id=commit_id,
+            topic_id=bytes.fromhex(topic_id),
+            table_uuid=b"" if table_uuid is None else table_uuid.bytes,
+            last_sequence_number=last_sequence_number,
+            files=[archive.to_proto() for archive, _ in part],
+        )
+        if make_event is not None:
+            event = make_event([data_file for _, data_file in part if data_file is not None])
+            body.event.CopyFrom(event_message(leader, event, partition_fields, what))
+        return body
+
+    indexes: list[int] = []
+    rest = list(written)
+    size = len(rest)
+    while rest:
+        body = message(rest[:size])
+        if leader.entry_size(body) <= leader.entry_bytes_max:
+            indexes.append(leader.append(body))
+            rest = rest[size:]
+        elif size == 1:
+            raise Halt(
+                f"{what}: what the ledger must say about archive {rest[0][0].key} has {leader.entry_size(body)} bytes, "
+                f"more than log.entry_bytes_max ({leader.entry_bytes_max}); raise that setting"
+            )
+        else:
+            size = max(1, min(size, len(rest)) // 2)
+    return indexes

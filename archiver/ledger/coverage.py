@@ -1,0 +1,38 @@
+"""Which offsets are archived, as merged ranges: a few numbers per partition, however many archives there were."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+
+
+class Coverage:
+    """Disjoint, ordered, non-touching ranges [base, end) per partition."""
+
+    def __init__(self) -> None:
+        self._bases: dict[int, list[int]] = {}
+        self._ends: dict[int, list[int]] = {}
+
+    def add(self, partition: int, base: int, end: int) -> None:
+        """Take in [base, end); what touches or overlaps becomes one range."""
+        bases, ends = self._bases.setdefault(partition, []), self._ends.setdefault(partition, [])
+        first = bisect_left(ends, base)
+        last = bisect_right(bases, end)
+        if first < last:
+            base, end = min(base, bases[first]), max(end, ends[last - 1])
+        bases[first:last], ends[first:last] = [base], [end]
+
+    def cut(self, partition: int, at: int) -> None:
+        """Forget everything at or beyond offset `at` (a watermark that was lowered)."""
+        bases, ends = self._bases.get(partition, []), self._ends.get(partition, [])
+        keep = bisect_left(bases, at)
+        del bases[keep:], ends[keep:]
+        if ends and ends[-1] > at:
+            ends[-1] = at
+
+    def ranges(self, partition: int) -> tuple[tuple[int, int], ...]:
+        """The ranges of one partition, in order."""
+        return tuple(zip(self._bases.get(partition, []), self._ends.get(partition, []), strict=True))
+
+    def partitions(self) -> tuple[int, ...]:
+        """Partitions that hold a range, in order."""
+        return tuple(sorted(partition for partition, bases in self._bases.items() if bases))

@@ -1,0 +1,263 @@
+"""The fold of the control log: from entries to what is planned, written, committed and killed.
+
+Pure: the same entries give the same state, wherever they are folded. Promises the rules L3 (an entry of an older epoch after a newer EPOCH
+is void), T2 (what is pending is inherited by the next leader), T4 (COMMIT_TO_TABLE assigns the watermark, also downwards) and P2 (a key is
+taken in once; a killed one never again). Must never guess at an entry it does not understand: that is a `Halt`.
+
+What a valid entry asks for and the rules forbid (a key used twice, a file of another epoch, a parquet-only archive that does not continue
+the chain) is not an error of the log: the file is refused, counted, and its range is planned again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections import deque
+
+from google.protobuf.message import DecodeError
+
+from archiver.errors import Corrupted, Halt
+from archiver.ids import TopicId
+from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.views import KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
+from archiver.proto import control_log_pb2 as pb
+
+FORMAT = 1
+"""Of the entries this version writes and reads."""
+
+
+class LedgerFold:
+    """State of the control log up to `next_index`."""
+
+    def __init__(self, rounds_max: int = 100) -> None:
+        self.next_index = 0
+        """The entry that must be applied next."""
+        self.epoch = 0
+        """Of the newest leader; 0 before the first."""
+        self.owner = ""
+        """Of the newest leader, host:pid."""
+        self.applied = 0
+        """Entries that were not void."""
+        self.void = 0
+        """Entries of deposed leaders."""
+        self.refused = 0
+        """Files that the rules kept out."""
+        self.texts: dict[bytes, bytes] = {}
+        """Interned Avro schema texts by SHA-256."""
+        self.rounds: deque[RoundView] = deque(maxlen=rounds_max)
+        """The newest rounds, oldest first."""
+        self.topics: dict[TopicId, TopicLedger] = {}
+        """Topics that the ledger has met."""
+
+    def topic(self, topic_id: TopicId) -> TopicLedger:
+        """The topic's part; an empty one if the ledger has not met it."""
+        return self.topics.get(topic_id) or TopicLedger(topic_id)
+
+    def apply(self, index: int, data: bytes) -> None:
+        """Take in the entry at `index`.
+
+        Raises `Halt` for a format or kind of entry that this version does not know, or an index that is not the next; `Corrupted` for bytes
+        that are no entry. The state is then unchanged.
+        """
+        if index != self.next_index:
+            raise Halt(f"control log entry {index} was handed to a fold that needs entry {self.next_index} next")
+        entry = _parse(index, data)
+        starts = entry.WhichOneof("body") == "epoch_started"
+        valid = self._start_epoch(entry) if starts else self._apply_body(index, entry)
+        self.next_index += 1
+        self.applied += valid
+        self.void += not valid
+
+    def _start_epoch(self, entry: pb.ControlEntry) -> bool:
+        if entry.epoch <= self.epoch:
+            return False
+        self.epoch, self.owner = entry.epoch, entry.owner
+        for round_ in self.rounds:
+            if round_.state != "settled":
+                round_.state = "abandoned"
+        for topic in self.topics.values():
+            topic.epoch_keys.clear()
+        return True
+
+    def _apply_body(self, index: int, entry: pb.ControlEntry) -> bool:
+        if entry.epoch < self.epoch:
+            return False
+        if entry.epoch > self.epoch:
+            raise Corrupted(f"control log entry {index} is of epoch {entry.epoch}, which nobody started; the newest is {self.epoch}")
+        match entry.WhichOneof("body"):
+            case "schema_changed":
+                self._topic(index, entry.schema_changed.topic_id).schemas[entry.schema_changed.version] = entry.schema_changed
+            case "schema_text":
+                self._intern(index, entry.schema_text)
+            case "round_started":
+                self.rounds.append(RoundView(entry.round_started.commit_id, entry.epoch, index, entry.time_us))
+            case "files_written":
+                self._files_written(index, entry.epoch, entry.files_written)
+            case "round_written":
+                self._set_round(entry.round_written.commit_id, "written", None)
+            case "table_committed":
+                self._table_committed(index, entry.table_committed)
+            case "round_settled":
+                self._set_round(entry.round_settled.commit_id, "settled", entry.time_us)
+        return True
+
+    def _topic(self, index: int, topic_id: bytes) -> TopicLedger:
+        if len(topic_id) != 16:
+            raise Corrupted(f"control log entry {index}: a topic id has {len(topic_id)} bytes; it must have 16")
+        name = TopicId(topic_id.hex())
+        return self.topics.setdefault(name, TopicLedger(name))
+
+    def _round(self, commit_id: bytes) -> RoundView | None:
+        return next((item for item in reversed(self.rounds) if item.commit_id == commit_id), None)
+
+    def _set_round(self, commit_id: bytes, state: str, settled_us: int | None) -> None:
+        round_ = self._round(commit_id)
+        if round_ is not None:
+            round_.state, round_.settled_us = state, settled_us
+
+    def _intern(self, index: int, message: pb.SchemaText) -> None:
+        if hashlib.sha256(message.text).digest() != message.sha256:
+            raise Corrupted(f"control log entry {index}: the schema text does not have the SHA-256 it is filed under")
+        self.texts[message.sha256] = message.text
+
+    # DATA_WRITTEN
+
+    def _files_written(self, index: int, epoch: int, message: pb.FilesWritten) -> None:
+        archives = [ArchiveFile.from_proto(item) for item in message.files]
+        event = self._written_event(index, message, archives)
+        topic = self._topic(index, message.topic_id)
+        if event is not None and message.table_uuid:
+            topic.table_uuid = _uuid(index, message.table_uuid)
+        position = 0
+        round_ = self._round(message.commit_id)
+        for archive in archives:
+            mine, position = (-1, position) if archive.gap_only else (position, position + 1)
+            if event is None:
+                taken = self._archived(index, epoch, topic, archive)
+            else:
+                token = topic.table_uuid if message.table_uuid else None
+                pending = PendingFile(archive, message.commit_id, token, message.last_sequence_number, index, event, mine)
+                taken = self._pend(epoch, topic, pending)
+            self.refused += not taken
+            if round_ is not None and taken:
+                round_.files += 1
+                round_.rows += archive.rows
+                round_.topics.add(topic.topic_id)
+
+    def _written_event(self, index: int, message: pb.FilesWritten, archives: list[ArchiveFile]) -> WrittenEvent | None:
+        if not message.HasField("event"):
+            return None
+        text = self.texts.get(message.event.text_sha256)
+        if text is None:
+            raise Corrupted(f"control log entry {index} uses schema text {message.event.text_sha256.hex()}, which was never recorded")
+        return WrittenEvent(index, text, message.event.datum, sum(not item.gap_only for item in archives))
+
+    def _fresh(self, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
+        """Rule P2: the key is of this epoch and was not used before. Ranges of gaps have no key."""
+        return archive.gap_only or (archive.epoch == epoch and not topic.knows(archive.key))
+
+    def _pend(self, epoch: int, topic: TopicLedger, pending: PendingFile) -> bool:
+        archive = pending.archive
+        if not self._fresh(epoch, topic, archive):
+            return False
+        topic.add_pending(pending)
+        if archive.key:
+            topic.epoch_keys.add(archive.key)
+        return True
+
+    def _archived(self, index: int, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
+        """Without a table DATA_WRITTEN is the commit: the chain goes on exactly where the watermark stands."""
+        if not self._fresh(epoch, topic, archive):
+            return False
+        if archive.key:
+            topic.epoch_keys.add(archive.key)
+        if archive.base != topic.watermark(archive.partition):
+            if archive.key:
+                why = f"starts at {archive.base}, not at the watermark {topic.watermark(archive.partition)}"
+                topic.killed[archive.key] = KilledFile(archive, why, index)
+            return False
+        topic.watermarks[archive.partition] = archive.end
+        _count(topic, archive)
+        return True
+
+    # COMMIT_TO_TABLE
+
+    def _table_committed(self, index: int, message: pb.TableCommitted) -> None:
+        topic = self._topic(index, message.topic_id)
+        if message.table_uuid:
+            topic.table_uuid = _uuid(index, message.table_uuid)
+        topic.snapshot_id = message.snapshot_id or None
+        topic.sequence_number = message.sequence_number
+        topic.valid_through_us = message.valid_through_us or topic.valid_through_us
+        for key in message.committed:
+            archive = _take(topic, key)
+            if archive is not None:
+                _count(topic, archive)
+        for killed in message.killed:
+            archive = _take(topic, killed.key)
+            if archive is not None:
+                topic.killed[killed.key] = KilledFile(archive, killed.why, index)
+        for item in message.watermarks:
+            if item.offset < topic.watermark(item.partition):
+                topic.covered.cut(item.partition, item.offset)
+            topic.watermarks[item.partition] = item.offset
+        _settle_gaps(topic)
+        round_ = self._round(message.commit_id)
+        if round_ is not None:
+            round_.committed += len(message.committed)
+            round_.killed += len(message.killed)
+            round_.topics.add(topic.topic_id)
+
+
+def _parse(index: int, data: bytes) -> pb.ControlEntry:
+    try:
+        entry = pb.ControlEntry.FromString(data)
+    except DecodeError as error:
+        raise Corrupted(f"control log entry {index} ({len(data)} bytes) is no entry: {error}") from error
+    if entry.format != FORMAT:
+        raise Halt(
+            f"control log entry {index} has format {entry.format}; this version knows format {FORMAT}: use the version that wrote it"
+        )
+    if len(entry.id) != 16:
+        raise Corrupted(f"control log entry {index} has an id of {len(entry.id)} bytes; it must have 16")
+    if entry.WhichOneof("body") is None:
+        raise Halt(f"control log entry {index} is of a kind that this version does not know: use the version that wrote it")
+    return entry
+
+
+def _uuid(index: int, data: bytes) -> uuid.UUID:
+    if len(data) != 16:
+        raise Corrupted(f"control log entry {index}: a table uuid has {len(data)} bytes; it must have 16")
+    return uuid.UUID(bytes=data)
+
+
+def _take(topic: TopicLedger, key: str) -> ArchiveFile | None:
+    """Remove a file from the pending or the killed ones; a killed file that is in the table all the same counts as committed."""
+    pending = topic.pending_file(key)
+    if pending is not None:
+        topic.drop_pending(pending)
+        return pending.archive
+    killed = topic.killed.pop(key, None)
+    return None if killed is None else killed.archive
+
+
+def _count(topic: TopicLedger, archive: ArchiveFile) -> None:
+    topic.covered.add(archive.partition, archive.base, archive.end)
+    topic.totals.add(archive)
+
+
+def _settle_gaps(topic: TopicLedger) -> None:
+    """Ranges of gaps have no key to be named by: below the watermark they are done, off the chain they are forgotten."""
+    at = dict(topic.watermarks)
+    for pending in topic.pending:
+        archive = pending.archive
+        here = at.get(archive.partition, 0)
+        if not archive.gap_only:
+            at[archive.partition] = max(here, archive.end)
+        elif archive.end <= here:
+            _count(topic, archive)
+            topic.drop_pending(pending)
+        elif archive.base == here:
+            at[archive.partition] = archive.end
+        else:
+            topic.drop_pending(pending)

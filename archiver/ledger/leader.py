@@ -1,0 +1,201 @@
+"""The leader of the control log: takes over, appends, and notices that it was deposed.
+
+Owns every append to the control log. Promises rules L1 (each entry has an id of its own), L2 (after an append of unknown outcome the same
+bytes go to the same index before anything else is appended), L3 (a taken index means: read to the tail; a newer EPOCH means: step down)
+and L4 (`check` reads the tail even when there is nothing to do). The lease is trusted for nothing here. Must never append blindly at a
+new tail.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Protocol
+
+from archiver import failpoints
+from archiver.clock import Clock
+from archiver.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.ids import IdSource, new_entry_id
+from archiver.ledger.fold import FORMAT, LedgerFold
+from archiver.log.settle import append_settled
+from archiver.log.store import Appended, Log
+from archiver.proto import control_log_pb2 as pb
+
+READ_LIMIT = 1000
+"""Entries per read of the log."""
+
+
+class AppendLimits(Protocol):
+    """The part of the settings (`log:`) that bounds appends."""
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """Bytes of the largest entry."""
+
+    @property
+    def append_attempts_max(self) -> int:
+        """Tries to settle one append."""
+
+    @property
+    def append_backoff(self) -> float:
+        """Seconds between two tries."""
+
+
+Body = (
+    pb.EpochStarted
+    | pb.SchemaChanged
+    | pb.SchemaText
+    | pb.RoundStarted
+    | pb.FilesWritten
+    | pb.RoundWritten
+    | pb.TableCommitted
+    | pb.RoundSettled
+)
+"""What an entry can say."""
+
+_FIELDS: dict[type, str] = {
+    pb.EpochStarted: "epoch_started",
+    pb.SchemaChanged: "schema_changed",
+    pb.SchemaText: "schema_text",
+    pb.RoundStarted: "round_started",
+    pb.FilesWritten: "files_written",
+    pb.RoundWritten: "round_written",
+    pb.TableCommitted: "table_committed",
+    pb.RoundSettled: "round_settled",
+}
+
+
+class Leader:
+    """One would-be leader. Safe to use from several threads."""
+
+    def __init__(self, log: Log, ids: IdSource, clock: Clock, owner: str, settings: AppendLimits) -> None:
+        self.fold = LedgerFold()
+        """The control log as far as it was read; own entries are in it when `append` returns."""
+        self.owner = owner
+        """host:pid, for people."""
+        self.epoch = 0
+        """Of this leader; 0 until `take_over` has returned."""
+        self._log = log
+        self._ids = ids
+        self._clock = clock
+        self._settings = settings
+        self._unsettled: tuple[int, bytes] | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """Bytes of the largest entry the log takes."""
+        return self._settings.entry_bytes_max
+
+    def refresh(self) -> None:
+        """Read the log to its tail. `Trimmed`: this view is stale; `Halt`, `Corrupted`: an entry cannot be understood."""
+        with self._lock:
+            while entries := self._log.read(self.fold.next_index, READ_LIMIT):
+                for entry in entries:
+                    self.fold.apply(entry.index, entry.data)
+
+    def take_over(self) -> int:
+        """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller looks at the tables before its first plan).
+
+        Raises `Deposed` if somebody else took over meanwhile, `OutcomeUnknown` if the append could not be settled.
+        """
+        with self._lock:
+            self._settle_rest()
+            for _ in range(self._settings.append_attempts_max):
+                self.refresh()
+                epoch = self.fold.epoch + 1
+                failpoints.reach("epoch.append.before")
+                if self._try(self._entry(epoch, pb.EpochStarted())) is not None:
+                    failpoints.reach("epoch.append.after")
+                    self.epoch = epoch
+                    return epoch
+                self.refresh()
+                if self.fold.epoch >= epoch:
+                    raise Deposed(f"{self.fold.owner} started epoch {self.fold.epoch} first; let it work, or try again")
+            raise OutcomeUnknown(f"the control log's tail moved {self._settings.append_attempts_max} times while taking over; try again")
+
+    def check(self) -> None:
+        """Rules L4 and C4: read the tail; `Deposed` if a newer EPOCH stands there."""
+        with self._lock:
+            self.refresh()
+            self._must_lead()
+
+    def append(self, body: Body) -> int:
+        """Append one entry of the own epoch and fold it; returns its index.
+
+        Raises `Deposed` on a newer EPOCH, `OutcomeUnknown` if it could not be settled (the next call settles it first), `InvalidInput`
+        if the entry is larger than the log allows, `RetryLater` if certainly nothing was appended.
+        """
+        with self._lock:
+            self._must_lead()
+            self._settle_rest()
+            self._must_lead()
+            data = self._entry(self.epoch, body)
+            for _ in range(self._settings.append_attempts_max):
+                index = self._try(data)
+                if index is not None:
+                    return index
+                before = self.fold.applied
+                self.refresh()
+                self._must_lead()
+                if self.fold.applied != before:
+                    raise Halt(
+                        f"the control log holds an entry of epoch {self.epoch} that this leader ({self.owner}) did not write; "
+                        f"two processes use one epoch: stop both, then start one"
+                    )
+            raise OutcomeUnknown(f"void entries kept taking the control log's tail at {self.fold.next_index}; try again")
+
+    def entry_size(self, body: Body) -> int:
+        """Bytes the entry would have, so that a writer can split what is too large."""
+        return len(self._encode(self.epoch, body, bytes(16)))
+
+    def _must_lead(self) -> None:
+        if self.epoch == 0:
+            raise Halt("nothing is appended to the control log before the leadership is taken over")
+        if self.fold.epoch > self.epoch:
+            raise Deposed(f"epoch {self.fold.epoch} of {self.fold.owner} follows epoch {self.epoch} of this leader: step down")
+
+    def _entry(self, epoch: int, body: Body) -> bytes:
+        return self._encode(epoch, body, new_entry_id(self._ids))
+
+    def _encode(self, epoch: int, body: Body, entry_id: bytes) -> bytes:
+        entry = pb.ControlEntry(format=FORMAT, id=entry_id, epoch=epoch, owner=self.owner, time_us=self._clock.now_us())
+        getattr(entry, _FIELDS[type(body)]).CopyFrom(body)
+        return entry.SerializeToString()
+
+    def _try(self, data: bytes) -> int | None:
+        """Append at the tail as this fold knows it; None if another entry stands there."""
+        index = self.fold.next_index
+        self._unsettled = (index, data)
+        try:
+            outcome = append_settled(
+                self._log,
+                index,
+                data,
+                attempts_max=self._settings.append_attempts_max,
+                backoff_s=self._settings.append_backoff,
+                clock=self._clock,
+            )
+        except (RetryLater, InvalidInput, Halt):
+            self._unsettled = None  # the very first try was refused: nothing is in flight
+            raise
+        self._unsettled = None
+        if outcome is Appended.TAKEN:
+            return None
+        self.fold.apply(index, data)
+        return index
+
+    def _settle_rest(self) -> None:
+        """Rule L2: what an earlier call left open is settled first. Whoever has that index then, the log says so when it is read."""
+        if self._unsettled is None:
+            return
+        index, data = self._unsettled
+        append_settled(
+            self._log,
+            index,
+            data,
+            attempts_max=self._settings.append_attempts_max,
+            backoff_s=self._settings.append_backoff,
+            clock=self._clock,
+        )
+        self._unsettled = None
+        self.refresh()

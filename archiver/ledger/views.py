@@ -1,0 +1,212 @@
+"""What the fold of the control log knows, as values to look at.
+
+The fold alone changes them; everybody else reads. Archives in work are kept one by one, those that are done as merged ranges and sums.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from archiver.errors import Corrupted
+from archiver.events import codec
+from archiver.events.types import DataFile, DataWritten
+from archiver.ids import TopicId
+from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.coverage import Coverage
+from archiver.proto import control_log_pb2 as pb
+
+PendingId = tuple[str, int, int]
+"""(key, partition, base) of a pending file; ranges of gaps have no key."""
+
+
+@dataclass(slots=True)
+class WrittenEvent:
+    """The event of one DATA_WRITTEN entry, decoded when first asked for: most are never asked for again."""
+
+    index: int
+    """Of the entry, for messages."""
+    text: bytes
+    datum: bytes
+    files: int
+    """How many data files the entry's archives need."""
+    _data_files: tuple[DataFile, ...] | None = None
+
+    def data_files(self) -> tuple[DataFile, ...]:
+        """What the event lists; raises `Corrupted` if it is no DATA_WRITTEN, or lists another number of files than the entry."""
+        if self._data_files is None:
+            payload = codec.decode(codec.join(self.text, self.datum)).payload
+            if not isinstance(payload, DataWritten) or len(payload.data_files or ()) != self.files:
+                raise Corrupted(f"control log entry {self.index}: its event does not describe the {self.files} archive files of the entry")
+            self._data_files = tuple(payload.data_files or ())
+        return self._data_files
+
+
+@dataclass(frozen=True, slots=True)
+class PendingFile:
+    """An archive that DATA_WRITTEN made durable and no COMMIT_TO_TABLE has settled."""
+
+    archive: ArchiveFile
+    commit_id: bytes
+    """Of the round that wrote it, 16 bytes."""
+    table_uuid: uuid.UUID | None
+    """Rule T3: the table as the writer last saw it …"""
+    last_sequence_number: int
+    """… and its last sequence number then."""
+    index: int
+    """Of the entry in the control log."""
+    event: WrittenEvent | None
+    position: int
+    """Among the event's data files; -1 for a range of gaps."""
+
+    @property
+    def data_file(self) -> DataFile | None:
+        """What the table is told about the archive; None for a range of gaps."""
+        if self.event is None or self.position < 0:
+            return None
+        return self.event.data_files()[self.position]
+
+    @property
+    def path(self) -> str | None:
+        """The absolute URI under which table metadata names the archive; None for a range of gaps."""
+        data_file = self.data_file
+        return None if data_file is None else data_file.path
+
+
+@dataclass(frozen=True, slots=True)
+class KilledFile:
+    """An archive that never goes into the table; its object may be removed under rules D1 and D2."""
+
+    archive: ArchiveFile
+    why: str
+    index: int
+    """Of the entry that killed it."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over the archives that count as done."""
+
+    files: int = 0
+    rows: int = 0
+    raw_bytes: int = 0
+    stored_bytes: int = 0
+
+    def add(self, archive: ArchiveFile) -> None:
+        """Count one more archive."""
+        self.files += 0 if archive.gap_only else 1
+        self.rows += archive.rows
+        self.raw_bytes += archive.raw_bytes
+        self.stored_bytes += archive.size
+
+
+@dataclass(slots=True)
+class TopicLedger:
+    """One topic's part of the ledger."""
+
+    topic_id: TopicId
+    schemas: dict[int, pb.SchemaChanged] = field(default_factory=dict)
+    """Schema entries by version."""
+    table_uuid: uuid.UUID | None = None
+    snapshot_id: int | None = None
+    """The table's snapshot when it was last recorded."""
+    sequence_number: int = 0
+    """The table's sequence number when it was last recorded."""
+    watermarks: dict[int, int] = field(default_factory=dict)
+    """Per partition: the table (or, without one, the archives) is complete below this offset."""
+    covered: Coverage = field(default_factory=Coverage)
+    """What is committed."""
+    killed: dict[str, KilledFile] = field(default_factory=dict)
+    """By key. A killed key is refused for ever."""
+    totals: Totals = field(default_factory=Totals)
+    valid_through_us: int = 0
+    """The last tick below which no backlog remained, as of the last commit; 0 if not known."""
+    pending_by_id: dict[PendingId, PendingFile] = field(default_factory=dict)
+    """Pending files in the order of the log; changed through `add_pending` and `drop_pending` only."""
+    _pending_of: dict[int, dict[PendingId, PendingFile]] = field(default_factory=dict)
+    _pending_ids: dict[str, PendingId] = field(default_factory=dict)
+    epoch_keys: set[str] = field(default_factory=set)
+    """Keys that the current epoch has used. Keys of older epochs cannot be planned again: the epoch is part of them."""
+
+    @property
+    def pending(self) -> tuple[PendingFile, ...]:
+        """Files in the order of the log; survives a change of epoch (rule T2)."""
+        return tuple(self.pending_by_id.values())
+
+    def add_pending(self, item: PendingFile) -> None:
+        """For the fold: one more file, behind the others."""
+        archive = item.archive
+        identity = (archive.key, archive.partition, archive.base)
+        self.pending_by_id[identity] = item
+        self._pending_of.setdefault(archive.partition, {})[identity] = item
+        if archive.key:
+            self._pending_ids[archive.key] = identity
+
+    def drop_pending(self, item: PendingFile) -> None:
+        """For the fold: the file is settled."""
+        archive = item.archive
+        identity = (archive.key, archive.partition, archive.base)
+        del self.pending_by_id[identity]
+        del self._pending_of[archive.partition][identity]
+        self._pending_ids.pop(archive.key, None)
+
+    def pending_file(self, key: str) -> PendingFile | None:
+        """The pending file of that key."""
+        identity = self._pending_ids.get(key)
+        return None if identity is None else self.pending_by_id[identity]
+
+    @property
+    def schema_version(self) -> int:
+        """The newest version, 0 if there is none."""
+        return max(self.schemas, default=0)
+
+    def watermark(self, partition: int) -> int:
+        """The partition's watermark; 0 if nothing was ever recorded."""
+        return self.watermarks.get(partition, 0)
+
+    def planned_to(self, partition: int) -> int:
+        """Where the next plan starts: the end of the pending chain, else the watermark (rule P1)."""
+        at = self.watermark(partition)
+        for item in self._pending_of.get(partition, {}).values():
+            if item.archive.base <= at:
+                at = max(at, item.archive.end)
+        return at
+
+    def knows(self, key: str) -> bool:
+        """Whether a plan for that key needs a new epoch first (rule P2: a path is used once)."""
+        return key in self.epoch_keys or key in self.killed or key in self._pending_ids
+
+
+@dataclass(slots=True)
+class RoundView:
+    """One round of archiving as the log shows it."""
+
+    commit_id: bytes
+    epoch: int
+    index: int
+    started_us: int
+    state: str = "started"
+    """started, written, settled; abandoned: its leader was followed by another."""
+    files: int = 0
+    rows: int = 0
+    committed: int = 0
+    killed: int = 0
+    settled_us: int | None = None
+    topics: set[TopicId] = field(default_factory=set)
+
+    def to_json(self) -> Mapping[str, object]:
+        """For `ledger` on the command line."""
+        return {
+            "commit_id": str(uuid.UUID(bytes=self.commit_id)),
+            "epoch": self.epoch,
+            "index": self.index,
+            "started_us": self.started_us,
+            "settled_us": self.settled_us,
+            "state": self.state,
+            "files": self.files,
+            "rows": self.rows,
+            "committed": self.committed,
+            "killed": self.killed,
+            "topics": sorted(self.topics),
+        }

@@ -1,0 +1,187 @@
+"""Somebody else compacts, expires, appends, rolls back, drops: each row is in the table once, or the topic is halted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.table import Table
+
+from archiver.catalog.layout import stream_fields
+from archiver.catalog.memory import MemoryTables
+from archiver.catalog.tables import Tables
+from archiver.errors import OutcomeUnknown, RetryLater, TopicHalted
+from archiver.ids import SeededIds
+from archiver.ledger.leader import Leader
+from tests.support.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, roll_back, swap_files, view_of
+from tests.support.tables import IDENTIFIER, TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, data_file, offsets_in, rows
+
+
+@pytest.fixture(params=["iceberg", "memory"])
+def tables(request: pytest.FixtureRequest, tmp_path: Path, bench: Bench) -> Iterator[Tables]:
+    found: Tables = iceberg_tables(tmp_path, 7) if request.param == "iceberg" else MemoryTables(SeededIds(7), bench.clock)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_foreign_compaction_is_carried_on_from(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5), (0, 5, 10))
+    bench.commit(tables, leader)
+    compact(tables, bench, 0, 0, 10)
+    bench.write(leader, view_of(tables), (0, 10, 12))
+    outcome = bench.commit(tables, leader)
+    assert (outcome.watermarks[0], outcome.findings) == (12, ())
+    check_rows(tables, tmp_path, (0, 0, 12))
+
+
+def test_compaction_between_look_and_swap_is_a_conflict_and_then_carried_on_from(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, leader)
+    bench.write(leader, view_of(tables), (0, 5, 9))
+    assert bench.commit(Paused(tables, lambda: compact(tables, bench, 0, 0, 5)), leader).watermarks[0] == 9
+    check_rows(tables, tmp_path, (0, 0, 9))
+
+
+def test_foreign_compaction_and_expiry_leave_bounds_that_agree(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5), (0, 5, 10))
+    bench.commit(tables, leader)
+    compact(tables, bench, 0, 0, 10)
+    expire_all_but_current(tables)
+    successor = bench.leader("b")
+    bench.settle(tables, successor)
+    bench.write(successor, view_of(tables), (0, 10, 12))
+    assert bench.commit(tables, successor).watermarks[0] == 12
+    check_rows(tables, tmp_path, (0, 0, 12))
+
+
+def test_c3_lost_reply_then_compaction_and_expiry_adds_nothing_again(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    """Flaw 9: path and history are gone when the successor looks; the file is killed, the watermark holds."""
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 10))
+    with pytest.raises(OutcomeUnknown):
+        bench.commit(FaultyTables(tables, SwapFault.REPLY_LOST), leader, attempts_max=1)
+    compact(tables, bench, 0, 0, 10)
+    expire_all_but_current(tables)
+    successor = bench.leader("b")
+    outcome = bench.settle(tables, successor)
+    assert outcome is not None
+    assert (len(outcome.killed), outcome.committed, outcome.watermarks[0]) == (1, (), 10)
+    assert successor.fold.topic(TOPIC_ID).planned_to(0) == 10
+    check_rows(tables, tmp_path, (0, 0, 10))
+
+
+def test_c1_a_rollback_halts_the_topic(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    first = bench.commit(tables, leader)
+    bench.write(leader, view_of(tables), (0, 5, 10))
+    bench.commit(tables, leader)
+    assert first.snapshot_id is not None
+    roll_back(tables, first.snapshot_id)
+    bench.write(leader, view_of(tables), (0, 10, 12))
+    with pytest.raises(TopicHalted, match="rolled back"):
+        bench.commit(tables, leader)
+    with pytest.raises(TopicHalted, match="rolled back"):
+        bench.committer(tables, bench.leader("b")).settle(bench.target)
+    check_rows(tables, tmp_path, (0, 0, 5))
+
+
+def test_c1_a_rollback_hidden_by_a_foreign_commit_and_expiry_halts(tables: Tables, bench: Bench) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    first = bench.commit(tables, leader)
+    bench.write(leader, view_of(tables), (0, 5, 10))
+    bench.commit(tables, leader)
+    assert first.snapshot_id is not None
+    roll_back(tables, first.snapshot_id)
+    compact(tables, bench, 0, 0, 5)
+    with pytest.raises(TopicHalted, match="rolled back"):
+        bench.committer(tables, leader).settle(bench.target)
+    expire_all_but_current(tables)
+    with pytest.raises(TopicHalted, match="partition 0 ends at 5, our watermark is 10"):
+        bench.committer(tables, leader).settle(bench.target)
+
+
+def test_foreign_rows_are_a_finding_and_carried_on_from(tables: Tables, bench: Bench) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, leader)
+    view = view_of(tables)
+    stranger = data_file(f"{view.location}/x.parquet", stream_fields(view.schema_json), 1, 900, 905)
+    swap_files(tables, view, [stranger], "append", remove=False)
+    bench.write(leader, view_of(tables), (0, 5, 9))
+    outcome = bench.commit(tables, leader)
+    assert outcome.watermarks == {0: 9, 1: 0}
+    assert "(append) is not the archiver's" in outcome.findings[0]
+
+
+def test_a_dropped_table_halts_and_is_not_made_again(tables: Tables, bench: Bench) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    if isinstance(tables, MemoryTables):
+        tables.drop(IDENTIFIER)
+    else:
+        table = view_of(tables).handle
+        assert isinstance(table, Table)
+        table.catalog.drop_table(IDENTIFIER)
+    with pytest.raises(TopicHalted, match="dropped or renamed"):
+        bench.commit(tables, leader)
+    assert tables.load(IDENTIFIER) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_anything_at_any_time_on_the_twin(tmp_path: Path, seed: int) -> None:
+    """Seeded runs of leaders, lost replies, compaction and expiry: each offset once, no hole, everything gets in."""
+    rng = random.Random(seed)
+    bench = Bench(tmp_path, seed=seed)
+    tables = MemoryTables(SeededIds(seed), bench.clock)
+    bench.table(tables)
+    late: list[FaultyTables] = []
+    leader: Leader = bench.leader()
+    for _ in range(40):
+        faulty = FaultyTables(tables, *rng.choices(list(SwapFault), k=3))
+        late.append(faulty)
+        try:
+            step = rng.random()
+            if step < 0.2:
+                leader = bench.leader(f"l{rng.random()}")
+                bench.settle(tables, leader)
+            elif step < 0.35 and offsets_in(tables):
+                compact(tables, bench, 0, 0, offsets_in(tables)[-1][1] + 1)
+            elif step < 0.45:
+                expire_all_but_current(tables)
+            elif step < 0.55:
+                for one in late:
+                    one.deliver()
+            elif step < 0.8:
+                base = leader.fold.topic(TOPIC_ID).planned_to(0)
+                key_used = {item.archive.key for item in leader.fold.topic(TOPIC_ID).killed.values()}
+                if not any(f"{base:020}" in key for key in key_used):
+                    bench.write(leader, view_of(tables), (0, base, base + rng.randint(1, 5)))
+                else:
+                    leader = bench.leader("again")
+            else:
+                bench.commit(faulty, leader, attempts_max=2)
+        except (RetryLater, OutcomeUnknown):
+            pass
+        found = offsets_in(tables)
+        assert found == rows((0, 0, len(found)))
+    leader = bench.leader("last")
+    bench.settle(tables, leader)
+    bench.commit(tables, leader)
+    for one in late:
+        one.deliver()
+    bench.settle(tables, leader)
+    topic = leader.fold.topic(TOPIC_ID)
+    assert topic.pending == ()
+    assert offsets_in(tables) == rows((0, 0, topic.watermark(0)))
