@@ -24,7 +24,9 @@ def bundle(
     (not above `task_bytes`, unless a single plan is larger). There are at least `cores` bundles when plans and bytes allow it.
     """
     work_bytes = sum(plan.raw_bytes for plan in plans)
-    share_bytes = -(-work_bytes // max(1, cores))
+    # Whole waves of tasks: with three equal tasks on two cores one core would wait for half of the time.
+    waves = max(1, -(-work_bytes // max(1, cores * task_bytes)))
+    share_bytes = -(-work_bytes // (max(1, cores) * waves))
     target_bytes = max(1, min(task_bytes, max(share_bytes, min(task_bytes_min, task_bytes))))
     bundles: list[tuple[Plan, ...]] = []
     together: list[Plan] = []

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from archiver.settings import ArchiveSettings
 from intake.fold import SegmentRef
+
+if TYPE_CHECKING:  # Spark workers import plans, and so this module; they need no settings
+    from archiver.settings import ArchiveSettings
 
 NEVER = -1
 """As `min_bytes`: the partition is never opened."""

@@ -1,0 +1,278 @@
+"""Turns the intake records of one plan into its archives.
+
+Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows. Promises that the rows of a
+plan's files are the plan's offsets, each once, in order, with ingest times that never step back. Must never skip a record: a hole in what
+it is given is an error.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.errors import Corrupted, Halt
+from archiver.events.types import DataFile
+from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
+from archiver.jobs.bounds import describe
+from archiver.jobs.plan import Plan
+from archiver.jobs.refined import RefineOptions, WrittenFile
+from archiver.jobs.rows import TopicRows
+from archiver.ledger.archives import ArchiveFile
+from archiver.objects.paths import archive_key, partition_value_of
+from archiver.objects.store import ObjectStore
+from intake.digest import RecordsDigest
+from intake.fold import SegmentRef
+
+_ROW_OVERHEAD_BYTES = 64
+"""What a record costs in memory beside its key, value and headers."""
+_LOOSE_SLICES_MAX = 256
+"""A writer puts its slices together when it has so many, small as they may be."""
+
+
+@dataclass(slots=True)
+class _Loose:
+    """Records that wait to be decoded: the last ones of the open file."""
+
+    slices: list[pa.RecordBatch]
+    ingest_us: list[npt.NDArray[np.int64]]
+    rows: int = 0
+    bytes: int = 0
+    own: bool = True
+    """Nothing points into an intake row group."""
+
+
+class _OpenFile:
+    """The archive that is being written: one partition value of the table, from `base` on."""
+
+    def __init__(self, value: int, base: int, ingest_min_us: int, writer: ArchiveWriter) -> None:
+        self.value = value
+        self.base = base
+        self.end = base
+        self.raw_bytes = 0
+        self.ingest_min_us = ingest_min_us
+        self.ingest_max_us = ingest_min_us
+        self.writer = writer
+        self.digest = RecordsDigest()
+
+
+class PlanWriter:
+    """Writes one plan. `add` its segments in offset order, then `finish`; or `discard` it at any time."""
+
+    def __init__(self, plan: Plan, rows: TopicRows, cluster_id: str, objects: ObjectStore, options: RefineOptions) -> None:
+        self.plan = plan
+        self._rows = rows
+        self._cluster_id = cluster_id
+        self._objects = objects
+        self._options = options
+        self._next = plan.base
+        self._ingest_us = plan.segments[0].floor_us if plan.segments else 0
+        self._file: _OpenFile | None = None
+        self._loose = _Loose([], [])
+        self._stored: list[WrittenFile] = []
+        self._conflict: Conflict | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what this writer keeps in memory."""
+        return self._loose.bytes + (self._file.writer.pending_bytes if self._file is not None else 0)
+
+    def add(self, segment: SegmentRef, records: pa.RecordBatch) -> None:
+        """Take a whole segment; rows outside of the plan only carry the running maximum.
+
+        Raises `Corrupted` if the segment does not follow the last one or has other rows than the log says, and whatever storing a file
+        raises that this segment completes.
+        """
+        start, stop = max(segment.base, self.plan.base), min(segment.end, self.plan.end)
+        if records.num_rows != segment.rows or start != self._next:
+            raise Corrupted(
+                f"{self.plan.topic} partition {self.plan.partition}: offset {self._next} comes next, but the segment in "
+                f"{segment.file.key} has {records.num_rows} rows from {segment.base} on; the log says {segment.rows} rows"
+            )
+        accepted_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        ingest_us = np.maximum(np.maximum.accumulate(accepted_us), max(self._ingest_us, segment.floor_us))
+        self._ingest_us = int(ingest_us[-1])
+        inside = slice(start - segment.base, stop - segment.base)
+        raw_bytes = segment.raw_bytes * (stop - start) // segment.rows
+        self._add_rows(records.slice(inside.start, stop - start), ingest_us[inside], raw_bytes)
+        self._next = stop
+
+    def _add_rows(self, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64], raw_bytes: int) -> None:
+        """Append to the open file, and to a new one behind each boundary of the table's partitioning."""
+        done, rows = 0, len(ingest_us)
+        for value, end in self._runs(ingest_us):
+            share = raw_bytes * end // rows - raw_bytes * done // rows
+            base = self._next + done
+            if self._file is not None and self._file.value != value:
+                self._close_file()
+            if self._file is None:
+                self._open_file(value, base, int(ingest_us[done]))
+            self._keep(base, records.slice(done, end - done), ingest_us[done:end], share)
+            done = end
+
+    def _runs(self, ingest_us: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+        """(partition value, end) of each run of rows that belong into one partition of the table; times never step back."""
+        granularity = self._rows.topic.granularity
+        start, last = 0, partition_value_of(int(ingest_us[-1]), granularity)
+        while start < len(ingest_us):
+            value = partition_value_of(int(ingest_us[start]), granularity)
+            end = len(ingest_us)
+            if value != last:
+                end = bisect.bisect_right(ingest_us, value, lo=start, key=lambda time_us: partition_value_of(int(time_us), granularity))
+            yield value, end
+            start = end
+
+    def _keep(self, base: int, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64], raw_bytes: int) -> None:
+        assert self._file is not None
+        loose = self._loose
+        loose.slices.append(records)
+        loose.ingest_us.append(ingest_us)
+        loose.rows += records.num_rows
+        loose.bytes += raw_bytes + _ROW_OVERHEAD_BYTES * records.num_rows
+        loose.own = False
+        self._file.end = base + records.num_rows
+        self._file.raw_bytes += raw_bytes
+        self._file.ingest_max_us = int(ingest_us[-1])
+        if loose.rows >= self._options.decode_rows or loose.bytes >= self._options.decode_bytes:
+            self._decode()
+        elif len(loose.slices) >= _LOOSE_SLICES_MAX:
+            self.detach()
+
+    def detach(self) -> None:
+        """Copy what points into intake row groups, so that these can be freed."""
+        if self._loose.own or not self._loose.slices:
+            return
+        self._loose.slices = [_copied(self._loose.slices)]
+        self._loose.ingest_us = [np.concatenate(self._loose.ingest_us)]
+        self._loose.own = True
+
+    def relieve(self) -> None:
+        """Give up memory: decode and write out what is held as a row group."""
+        self._decode()
+        if self._file is not None:
+            self._file.writer.close_row_group()
+
+    def _decode(self) -> None:
+        """Loose records become rows of the open file, some ten thousand at a time: what is in the processor's cache decodes fastest."""
+        loose, self._loose = self._loose, _Loose([], [])
+        if loose.rows == 0:
+            return
+        assert self._file is not None
+        records, ingest_us = _joined(loose.slices), np.concatenate(loose.ingest_us)
+        base = self._file.end - loose.rows
+        self._file.digest.update(base, records)
+        step = max(1, min(self._options.decode_rows, loose.rows * self._options.decode_bytes // max(1, loose.bytes)))
+        writer = self._file.writer
+        for start in range(0, loose.rows, step):
+            part = records.slice(start, step)
+            writer.append(self._rows.build(self.plan.partition, base + start, part, ingest_us[start : start + step]))
+            if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
+                writer.close_row_group()
+
+    def _open_file(self, value: int, base: int, ingest_us: int) -> None:
+        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.schema, self._rows.bounded, self._options.zstd_level)
+        self._file = _OpenFile(value, base, ingest_us, writer)
+
+    def _close_file(self) -> None:
+        """Finish and store the open file; a conflict is remembered and ends the plan."""
+        self._decode()
+        file = self._file
+        if file is None:
+            return
+        spooled = file.writer.finish(self._footer(file))
+        self._file = None
+        topic = self._rows.topic
+        key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, file.end, self.plan.epoch)
+        stored = publish(self._objects, key, spooled)
+        if isinstance(stored, Conflict):
+            self._conflict = self._conflict or stored
+            return
+        self._stored.append(WrittenFile(self._archive(file, spooled, stored), self._data_file(file, stored)))
+
+    def _footer(self, file: _OpenFile) -> Footer:
+        topic = self._rows.topic
+        return Footer(
+            cluster_id=self._cluster_id,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=self.plan.partition,
+            base=file.base,
+            end=file.end,
+            gaps=(),
+            epoch=self.plan.epoch,
+            schema=topic.schema.version,
+            records_digest=file.digest.digest(),
+        )
+
+    def _archive(self, file: _OpenFile, spooled: SpooledArchive, stored: StoredArchive) -> ArchiveFile:
+        return ArchiveFile(
+            key=stored.key,
+            size=stored.size,
+            sha256=stored.sha256,
+            records_digest=spooled.footer.records_digest,
+            partition=self.plan.partition,
+            base=file.base,
+            end=file.end,
+            gaps=(),
+            epoch=self.plan.epoch,
+            schema_version=stored.schema_version,
+            rows=stored.metadata.num_rows,
+            raw_bytes=file.raw_bytes,
+            ingest_min_us=file.ingest_min_us,
+            ingest_max_us=file.ingest_max_us,
+        )
+
+    def _data_file(self, file: _OpenFile, stored: StoredArchive) -> DataFile:
+        """What the table is told of an archive, taken from the stored archive's own footer."""
+        found = describe(stored.metadata, self._rows.bounded)
+        topic = self._rows.topic
+        return DataFile(
+            path=self._objects.uri(stored.key),
+            record_count=found.record_count,
+            file_size=stored.size,
+            spec_id=topic.spec_id,
+            partition=(file.value,),
+            column_sizes=found.column_sizes,
+            value_counts=found.value_counts,
+            null_value_counts=found.null_value_counts,
+            lower_bounds=found.lower_bounds,
+            upper_bounds=found.upper_bounds,
+            split_offsets=found.split_offsets,
+            sort_order_id=topic.sort_order_id,
+        )
+
+    def finish(self) -> tuple[WrittenFile, ...] | Conflict:
+        """Store the last file. Raises `Halt` if records of the plan never came."""
+        if self._next != self.plan.end:
+            raise Halt(
+                f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at {self._next}"
+            )
+        self._close_file()
+        return self._conflict or tuple(self._stored)
+
+    @property
+    def conflict(self) -> Conflict | None:
+        """Set once a file of the plan met another archive under its key."""
+        return self._conflict
+
+    def discard(self) -> None:
+        """Forget everything and remove the spool file; files stored already stay."""
+        self._loose = _Loose([], [])
+        if self._file is not None:
+            self._file.writer.discard()
+            self._file = None
+
+
+def _joined(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch: of fresh memory, unless there is one slice only."""
+    return slices[0] if len(slices) == 1 else _copied(slices)
+
+
+def _copied(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """One batch of fresh memory."""
+    arrays = [pa.concat_arrays([one.column(index) for one in slices]) for index in range(slices[0].num_columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=slices[0].schema)

@@ -1,0 +1,120 @@
+"""Says in the ledger what a round does, in the words of the control-topic events.
+
+Owns the order of the five events of a round and what each of them states. Nothing here decides: it turns values into entries. Each method
+returns when its entry is durable (protocol rules L1 to L3 are the leader's).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from archiver import failpoints
+from archiver.catalog.commit import CommitOutcome
+from archiver.catalog.layout import PARTITION_FIELD_ID, PARTITION_NAMES, PARTITION_TYPES
+from archiver.catalog.tables import shown
+from archiver.clock import Clock
+from archiver.events.types import (
+    CommitComplete,
+    CommitToTable,
+    DataComplete,
+    DataFile,
+    DataWritten,
+    Event,
+    PartitionField,
+    Payload,
+    StartCommit,
+    TableReference,
+    TopicPartitionOffset,
+)
+from archiver.ids import IdSource, new_uuid
+from archiver.jobs.refined import WrittenFile
+from archiver.jobs.topic_setup import TopicWork
+from archiver.ledger.bridge import append_files_written, event_message
+from archiver.ledger.leader import Leader
+from archiver.proto import control_log_pb2 as pb
+
+
+class Publisher:
+    """Appends the entries of rounds."""
+
+    def __init__(self, cluster: str, leader: Leader, clock: Clock, ids: IdSource) -> None:
+        self._group_id = f"archiver-{cluster}"
+        self._leader = leader
+        self._clock = clock
+        self._ids = ids
+
+    def round_started(self) -> bytes:
+        """START_COMMIT; returns the round's commit id (16 bytes)."""
+        commit_id = new_uuid(self._ids)
+        self._leader.append(pb.RoundStarted(commit_id=commit_id.bytes, event=self._message(StartCommit(commit_id))))
+        failpoints.reach("round.start.after")
+        return commit_id.bytes
+
+    def files_written(self, commit_id: bytes, work: TopicWork, files: Sequence[WrittenFile]) -> None:
+        """DATA_WRITTEN: from here on the archives exist, and a later leader inherits them (rules T2, T3)."""
+        failpoints.reach("written.append.before")
+        table = work.table
+        append_files_written(
+            self._leader,
+            [(item.archive, item.data_file) for item in files],
+            None if table is None else lambda data_files: self._written_event(commit_id, work, data_files),
+            (PartitionField(PARTITION_FIELD_ID, PARTITION_NAMES[work.granularity], PARTITION_TYPES[work.granularity]),),
+            commit_id=commit_id,
+            topic_id=work.state.topic_id,
+            table_uuid=None if table is None else table.uuid,
+            last_sequence_number=self._leader.fold.topic(work.state.topic_id).sequence_number,
+            what=work.name if table is None else shown(table.identifier),
+        )
+        failpoints.reach("written.append.after")
+
+    def _written_event(self, commit_id: bytes, work: TopicWork, data_files: Sequence[DataFile]) -> Event:
+        return self._event(DataWritten(_uuid(commit_id), _reference(work), tuple(data_files)))
+
+    def round_written(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
+        """DATA_COMPLETE: the offset and ingest time that every partition of the round has reached."""
+        reached: list[TopicPartitionOffset] = []
+        for work in works:
+            ledger = self._leader.fold.topic(work.state.topic_id)
+            newest: dict[int, int] = {}
+            for pending in ledger.pending:
+                newest[pending.archive.partition] = max(newest.get(pending.archive.partition, 0), pending.archive.ingest_max_us)
+            reached.extend(
+                TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest.get(partition))
+                for partition in range(work.state.partitions)
+            )
+        self._leader.append(pb.RoundWritten(commit_id=commit_id, event=self._message(DataComplete(_uuid(commit_id), tuple(reached)))))
+        failpoints.reach("complete.append.after")
+
+    def table_committed(self, commit_id: bytes | None, work: TopicWork, outcome: CommitOutcome) -> None:
+        """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules T1, T4)."""
+        failpoints.reach("committed.append.before")
+        event = None
+        if commit_id is not None:
+            payload = CommitToTable(_uuid(commit_id), _reference(work), outcome.snapshot_id, outcome.valid_through_us or None)
+            event = self._message(payload)
+        self._leader.append(outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event))
+        failpoints.reach("committed.append.after")
+
+    def round_settled(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
+        """COMMIT_COMPLETE: every table of the round is settled; the time below which all of them are complete, if it is known."""
+        known = [self._leader.fold.topic(work.state.topic_id).valid_through_us for work in works if work.table is not None]
+        through_us = min(known) if known and all(known) else None
+        self._leader.append(pb.RoundSettled(commit_id=commit_id, event=self._message(CommitComplete(_uuid(commit_id), through_us))))
+        failpoints.reach("settled.append.after")
+
+    def _event(self, payload: Payload) -> Event:
+        return Event(new_uuid(self._ids), self._clock.now_us(), self._group_id, payload)
+
+    def _message(self, payload: Payload) -> pb.Event:
+        return event_message(self._leader, self._event(payload), (), "a round")
+
+
+def _uuid(commit_id: bytes) -> uuid.UUID:
+    return uuid.UUID(bytes=commit_id)
+
+
+def _reference(work: TopicWork) -> TableReference:
+    assert work.table is not None, "only topics with a table have a table reference"
+    *namespace, name = work.table.identifier
+    return TableReference(work.table.catalog, tuple(namespace), name, work.table.uuid)

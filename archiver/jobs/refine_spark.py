@@ -1,0 +1,115 @@
+"""Refinement on Spark: descriptors out, results back, no record passes through the JVM.
+
+Owns the one Spark job of a round. Promises one result per plan, in the order of the plans. A job that fails as a whole (a worker was
+killed, the JVM died) is `RetryLater`: archives that were stored meanwhile are met and adopted by the next try. Must never shuffle records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from archiver.errors import Halt, RetryLater
+from archiver.jobs.plan import Plan
+from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
+from archiver.jobs.worker import refine_batches
+
+JOB_TIMEOUT_S = 6 * 3600.0
+"""A round is cancelled after this time; it is far beyond any round that makes progress."""
+_CANCEL_EVERY_S = 0.5
+_JOB_TAG = "archiver-refine"
+
+
+class SparkRefiner:
+    """Runs refinement jobs on the session that `session` returns at each call, so that a lost one is replaced."""
+
+    def __init__(self, session: Callable[[], SparkSession], timeout_s: float = JOB_TIMEOUT_S) -> None:
+        self._session = session
+        self._timeout_s = timeout_s
+
+    def refine(self, job: RefineJob) -> list[PlanResult]:
+        """Carry out all bundles; results in the order of bundles and of the plans in them.
+
+        Raises `RetryLater` if the job failed or took longer than the time limit, `Halt` if the workers cannot run our code at all.
+        """
+        tasks = job.descriptors()
+        if not tasks:
+            return []
+        found: dict[object, PlanResult] = {}
+        for packed in self._collect(self._session(), tasks):
+            result = unpack_result(packed)
+            found[result.plan_key] = result
+        return [_result_of(plan, found) for task in tasks for plan in task.plans]
+
+    def _collect(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
+        watch = _Watch(session, self._timeout_s)
+        try:
+            with watch:
+                # One row per bundle. Only descriptors are distributed by this; a bundle's number is its Spark partition.
+                rows = [(number, bytearray(pack(task))) for number, task in enumerate(tasks)]
+                frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
+                answers = frame.select("task").mapInArrow(refine_batches, "result binary").collect()
+        except PythonException as error:
+            raise Halt(f"a worker could not do its task; it needs the same packages as the driver: {_last_line(error)}") from error
+        except (PySparkException, Py4JError, OSError) as error:
+            if watch.overdue:
+                raise RetryLater(
+                    f"the refinement job was cancelled after {self._timeout_s:g} s; plan smaller rounds, or look at the store"
+                ) from error
+            raise RetryLater(f"the refinement job failed, the next run repeats it: {_first_line(error)}") from error
+        return [bytes(answer["result"]) for answer in answers]
+
+
+class _Watch:
+    """Cancels what the thread that enters it starts on Spark, when the time is up."""
+
+    def __init__(self, session: SparkSession, timeout_s: float) -> None:
+        # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel nothing.
+        context = session.sparkContext if hasattr(session, "sparkContext") else None
+        self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
+        self._cancel: Callable[[str], object] = session.interruptTag if context is None else context.cancelJobsWithTag
+        self._remove: Callable[[str], object] = session.removeTag if context is None else context.removeJobTag
+        self._timeout_s = timeout_s
+        self._done = threading.Event()
+        self.overdue = False
+        self._thread = threading.Thread(target=self._cancel_late, name="refine-watch", daemon=True)
+
+    def __enter__(self) -> None:
+        self._add(_JOB_TAG)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(_CANCEL_EVERY_S)
+        with contextlib.suppress(PySparkException, Py4JError, OSError):  # The JVM may be gone, and the tag with it.
+            self._remove(_JOB_TAG)
+
+    def _cancel_late(self) -> None:
+        wait_s = self._timeout_s
+        while not self._done.wait(wait_s):
+            self.overdue = True
+            wait_s = _CANCEL_EVERY_S  # A job that starts only now is not met by the first call.
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                self._cancel(_JOB_TAG)
+
+
+def _result_of(plan: Plan, found: dict[object, PlanResult]) -> PlanResult:
+    """A plan without an answer is a plan to be done again."""
+    result = found.get((plan.topic_id, plan.partition, plan.base))
+    return PlanResult.failed(plan, "retry", "no worker answered for this plan") if result is None else result
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:500]
+
+
+def _last_line(error: BaseException) -> str:
+    """Of a Python traceback: the exception itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
+    return (lines[-1] if lines else type(error).__name__)[:500]

@@ -1,0 +1,161 @@
+"""What refinement is asked for and what it answers: plain values that travel between driver and workers.
+
+Owns the form of a task descriptor and of a result. Promises that both survive pickling, and that a result names exactly one plan. Must
+never hold an open resource: a descriptor is repeated on another worker without being told.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from archiver.errors import Halt
+from archiver.events.types import DataFile
+from archiver.ids import TopicId
+from archiver.jobs.plan import Plan
+from archiver.ledger.archives import ArchiveFile
+from archiver.objects.paths import Granularity
+from archiver.schema.state import TopicSchema
+
+ErrorKind = Literal["retry", "missing", "corrupted", "conflict", "failed"]
+"""Why a plan has no files.
+
+- `retry`: nothing is wrong with the data; a later run may succeed (disk full, store away).
+- `missing`: an intake file that the log names is not in the store.
+- `corrupted`: an intake file is not what the log says.
+- `conflict`: another archive stands under our key, and its records are not ours.
+- `failed`: this version cannot refine it (a defect, or a schema that does not fit).
+
+All but `retry` halt the partition.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RefineTopic:
+    """What a worker must know of a topic."""
+
+    topic_id: TopicId
+    name: str
+    schema: TopicSchema
+    granularity: Granularity
+    spec_id: int = 0
+    """Partition spec of the table, named in each data file."""
+    sort_order_id: int | None = 1
+    """Sort order of the table, named in each data file."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefineOptions:
+    """How a worker does its work; bounds of its memory."""
+
+    zstd_level: int = 1
+    """Level 3 was measured slower here and hardly smaller."""
+    open_writers_max: int = 64
+    """Plans that are written at the same time; more plans of a bundle wait and read their intake files again."""
+    row_group_rows: int = 1_000_000
+    """A row group of an archive is closed at this many rows …"""
+    row_group_bytes: int = 128 * 1024 * 1024
+    """… or at this many bytes of columns in memory, whichever is first."""
+    decode_rows: int = 65_536
+    """So many records are decoded at a time …"""
+    decode_bytes: int = 8 * 1024 * 1024
+    """… or about so many raw bytes, whichever is first."""
+    buffer_bytes: int = 512 * 1024 * 1024
+    """What all open writers of a task may hold together. Beyond it the fullest writer closes its row group early."""
+    engine: Literal["ptars", "protobuf"] = "ptars"
+    failpoints: str = ""
+    """What a worker process arms (see `archiver.failpoints`); empty in production."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDescriptor:
+    """One bundle and all that a worker needs for it."""
+
+    cluster_id: str
+    data_uri: str
+    epoch: int
+    topics: Mapping[TopicId, RefineTopic]
+    plans: tuple[Plan, ...]
+    options: RefineOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RefineJob:
+    """Everything that is to be refined in a round."""
+
+    cluster_id: str
+    data_uri: str
+    epoch: int
+    topics: Mapping[TopicId, RefineTopic]
+    """At least the topics of the plans."""
+    bundles: Sequence[tuple[Plan, ...]]
+    options: RefineOptions = field(default_factory=RefineOptions)
+
+    def descriptors(self) -> list[TaskDescriptor]:
+        """One descriptor per bundle, each with its own topics only."""
+        return [self._descriptor(plans) for plans in self.bundles if plans]
+
+    def _descriptor(self, plans: tuple[Plan, ...]) -> TaskDescriptor:
+        topics = {plan.topic_id: self.topics[plan.topic_id] for plan in plans}
+        return TaskDescriptor(self.cluster_id, self.data_uri, self.epoch, topics, tuple(plans), self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """An archive that is in the object store: what the ledger records, and what the table is told."""
+
+    archive: ArchiveFile
+    data_file: DataFile
+
+
+@dataclass(frozen=True, slots=True)
+class PlanResult:
+    """What became of one plan: either all of its files, or an error."""
+
+    topic_id: TopicId
+    partition: int
+    base: int
+    end: int
+    files: tuple[WrittenFile, ...] = ()
+    """Consecutive, [base, end) together; empty if there is an error."""
+    error: ErrorKind | None = None
+    why: str | None = None
+    """For people: what is wrong and what to do; set together with `error`."""
+
+    @classmethod
+    def done(cls, plan: Plan, files: Sequence[WrittenFile]) -> PlanResult:
+        """The plan's files are all stored."""
+        return cls(plan.topic_id, plan.partition, plan.base, plan.end, tuple(files))
+
+    @classmethod
+    def failed(cls, plan: Plan, error: ErrorKind, why: str) -> PlanResult:
+        """The plan came to nothing. Files that were stored already stay; the next try meets and adopts them."""
+        return cls(plan.topic_id, plan.partition, plan.base, plan.end, (), error, why)
+
+    @property
+    def plan_key(self) -> tuple[TopicId, int, int]:
+        """What tells the plans of one job apart."""
+        return (self.topic_id, self.partition, self.base)
+
+
+def pack(value: TaskDescriptor | PlanResult) -> bytes:
+    """The bytes that travel through Spark. Both ends run the same version of this package and trust each other."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpack_task(data: bytes) -> TaskDescriptor:
+    """The inverse of `pack` on the worker; raises `Halt` if it is no descriptor of this version."""
+    value = pickle.loads(data)  # noqa: S301 - made by our own driver
+    if not isinstance(value, TaskDescriptor):
+        raise Halt(f"a worker was handed a {type(value).__name__} and no task; driver and workers must run the same version")
+    return value
+
+
+def unpack_result(data: bytes) -> PlanResult:
+    """The inverse of `pack` on the driver; raises `Halt` if it is no result of this version."""
+    value = pickle.loads(data)  # noqa: S301 - made by our own workers
+    if not isinstance(value, PlanResult):
+        raise Halt(f"a worker answered with a {type(value).__name__} and no result; driver and workers must run the same version")
+    return value

@@ -1,0 +1,48 @@
+"""The shape of an archive's rows: intake columns in, table columns out.
+
+Owns the `kafka` struct and the order of the top-level columns; key and value come from the codec. Promises the topic's Arrow schema with
+its field ids. Must never drop or reorder a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archiver.jobs.refined import RefineOptions, RefineTopic
+from archiver.schema.codec import RecordCodec
+from archiver.schema.state import arrow_schema, bounded_columns
+
+
+class TopicRows:
+    """What all plans of one topic share: the layout and the codec. Building it compiles descriptors, so it is built once per task."""
+
+    def __init__(self, topic: RefineTopic, options: RefineOptions) -> None:
+        self.topic = topic
+        self.schema = arrow_schema(topic.schema)
+        self.bounded = frozenset(column.field_id for column in bounded_columns(topic.schema))
+        self.codec = RecordCodec(topic.schema, engine=options.engine)
+
+    def build(self, partition: int, base: int, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        """The archive's rows for consecutive intake records that start at offset `base`."""
+        key, value = self.codec.encode_columns(records.column("key"), records.column("value"))
+        offsets = pa.array(np.arange(base, base + records.num_rows, dtype=np.int64))
+        kafka: dict[str, pa.Array[Any]] = {
+            "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),
+            "offset": offsets,
+            "event_timestamp": records.column("event_timestamp"),
+            "ingest_timestamp": pa.array(ingest_us),
+            "batch_start": pc.subtract(offsets, records.column("batch").cast(pa.int64())),
+        }
+        fields = [self.schema.field("kafka").type.field(index) for index in range(self.schema.field("kafka").type.num_fields)]
+        struct = pa.StructArray.from_arrays([kafka[field.name].cast(field.type) for field in fields], fields=fields)
+        columns = {"key": key, "value": value, "headers": records.column("headers"), "kafka": struct}
+        return pa.RecordBatch.from_arrays([_as(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+
+
+def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    return column if column.type.equals(kind) else column.cast(kind)

@@ -1,0 +1,287 @@
+"""Drives archiving: from what both logs say to rows in tables, top to bottom.
+
+One call of `ArchiveRun.run` takes the lease, starts an epoch, settles what an earlier leader left behind, and carries out one round (or as
+many as it takes until nothing stable is left). Order of writes in a round: archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE.
+It can be killed at any step; the next run goes on from what is in the logs and the table. A topic that cannot go on is reported and left
+out; the others continue. A newer leader ends the run (`Deposed`).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from archiver.catalog.commit import CommitOutcome, Committer
+from archiver.catalog.tables import Tables
+from archiver.clock import Clock
+from archiver.errors import ArchiverError, ConfigInvalid, Deposed, Halt, InvalidInput, NotFound, TopicHalted
+from archiver.ids import IdSource, TopicId, TopicPartition
+from archiver.jobs.bundle import bundle
+from archiver.jobs.plan import Plan
+from archiver.jobs.publish import Publisher
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, WrittenFile
+from archiver.jobs.report import ArchiveReport
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, path_used, valid_through_us
+from archiver.jobs.topic_setup import TopicSetup, TopicWork
+from archiver.ledger.leader import Leader
+from archiver.log.lease import Lease
+from archiver.settings import Settings
+from intake.sequencer import Sequencer
+
+Scope = tuple[str, frozenset[int] | None]
+"""A topic's name and some of its partitions (None: all)."""
+
+Refine = Callable[[RefineJob], Sequence[PlanResult]]
+"""Carries out a job; results in any order, one per plan."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run needs; put together by the composition root."""
+
+    settings: Settings
+    cluster_id: str
+    sequencer: Sequencer
+    leader: Leader
+    lease: Lease
+    setup: TopicSetup
+    publisher: Publisher
+    committer: Callable[[Tables], Committer]
+    refine: Refine
+    options: RefineOptions
+    cores: Callable[[], int]
+    """How many tasks run at a time; asked when there is work, because the answer may start Spark."""
+    memory_bytes: int
+    clock: Clock
+    ids: IdSource
+    progress: Callable[[str], None]
+
+
+class ArchiveRun:
+    """Archiving, on request."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._report = ArchiveReport()
+        self._halted: set[str] = set()
+        self._broken: set[TopicPartition] = set()
+
+    def run(self, scope: Scope | None = None, *, everything: bool = False) -> ArchiveReport:
+        """One round of what is due, or with `everything` rounds until nothing stable is left.
+
+        Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or partition in `scope`, `Deposed` if a newer
+        leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached. What concerns one topic only is in the report.
+        """
+        parts = self._parts
+        self._report = ArchiveReport()
+        self._halted.clear()
+        self._broken.clear()
+        self._check_scope(scope)
+        parts.lease.acquire()
+        try:
+            self._report.epoch = parts.leader.take_over()
+            works = self._prepare(scope)
+            for work in works:
+                self._guard(work, lambda work=work: self._settle(work))  # type: ignore[misc]
+            limits = self._limits(scope, everything)
+            while self._round(works, limits) and everything:
+                pass
+        finally:
+            parts.lease.release()
+        return self._report
+
+    def _check_scope(self, scope: Scope | None) -> None:
+        if scope is None:
+            return
+        name, partitions = scope
+        settings = self._parts.settings.topic(name)
+        if settings is None:
+            known = ", ".join(topic.name for topic in self._parts.settings.topics) or "none"
+            raise NotFound(f"there is no topic {name} in the configuration; it has {known}")
+        beyond = sorted(partition for partition in partitions or () if partition >= settings.partitions)
+        if beyond:
+            raise NotFound(
+                f"topic {name} has no partition {beyond[0]}; it has {settings.partitions} partitions, 0 to {settings.partitions - 1}"
+            )
+
+    def _limits(self, scope: Scope | None, everything: bool) -> RoundLimits:
+        return RoundLimits(
+            memory_bytes=self._parts.memory_bytes,
+            round_bytes_max=self._parts.settings.archive.round_bytes_max,
+            everything=everything,
+            partitions=None if scope is None else scope[1],
+        )
+
+    def _prepare(self, scope: Scope | None) -> list[TopicWork]:
+        """The topics in scope that can be archived, ready."""
+        parts = self._parts
+        parts.sequencer.refresh()
+        works: list[TopicWork] = []
+        for settings in sorted(parts.settings.topics, key=lambda topic: topic.name):
+            if settings.archive.kind == "none" or (scope is not None and settings.name != scope[0]):
+                continue
+            self._report.of(settings.name)
+            try:
+                state = parts.sequencer.declare_topic(settings.name, settings.partitions)
+                works.append(parts.setup.prepare(settings, parts.settings.archive_for(settings), state))
+            except (Deposed, ConfigInvalid):
+                raise
+            except ArchiverError as error:
+                self._note(settings.name, error)
+        return works
+
+    def _guard(self, work: TopicWork, step: Callable[[], None]) -> bool:
+        """Carry out a step that concerns one topic; whether it went well."""
+        try:
+            step()
+        except Deposed:
+            raise
+        except ArchiverError as error:
+            self._note(work.name, error)
+            return False
+        return True
+
+    def _note(self, topic: str, error: ArchiverError) -> None:
+        """Report an error of one topic, which is left out for the rest of the run."""
+        self._halted.add(topic)
+        report = self._report.of(topic)
+        if isinstance(error, TopicHalted):
+            report.halt(error.why)
+        elif isinstance(error, Halt | InvalidInput):
+            report.halt(str(error))
+        else:
+            report.defer(str(error))
+        self._parts.progress(f"{topic}: {report.state}: {report.why}")
+
+    def _settle(self, work: TopicWork) -> None:
+        """Rule T1: before the first plan of an epoch, record what of the inherited files is in the table and what never can be."""
+        if work.table is None:
+            return
+        outcome = self._parts.committer(work.table.tables).settle(work.table.target)
+        if outcome is not None:
+            self._tell(work, outcome)
+            self._parts.publisher.table_committed(None, work, outcome)
+
+    def _tell(self, work: TopicWork, outcome: CommitOutcome) -> None:
+        for key, why in outcome.killed:
+            self._parts.progress(f"{work.name}: {key} cannot enter the table any more and is archived anew: {why}")
+        for finding in outcome.findings:
+            self._parts.progress(f"{work.name}: {finding}")
+
+    # one round
+
+    def _round(self, works: Sequence[TopicWork], limits: RoundLimits) -> bool:
+        """One round; False if there was nothing to do, or nothing came of it."""
+        parts = self._parts
+        able = [work for work in works if work.name not in self._halted]
+        tick_us = self._tick()
+        parts.leader.check()
+        planned = self._plan(able, limits)
+        inherited = [work for work in able if parts.leader.fold.topic(work.state.topic_id).pending]
+        if not planned.plans and not inherited:
+            return False
+        self._report.rounds += 1
+        commit_id = parts.publisher.round_started()
+        written = self._refine(able, planned.plans)
+        took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
+        due = [work for work in able if work.state.topic_id in took]
+        progressed = False
+        for work in due:
+            files = written.get(work.state.topic_id, [])
+            if files:
+                progressed |= self._guard(work, lambda work=work, files=files: parts.publisher.files_written(commit_id, work, files))  # type: ignore[misc]
+        parts.publisher.round_written(commit_id, due)
+        for work in due:
+            if work.table is None:
+                self._count(work, None)
+            else:
+                progressed |= self._guard(work, lambda work=work: self._commit(commit_id, work, tick_us))  # type: ignore[misc]
+        parts.publisher.round_settled(commit_id, due)
+        return progressed
+
+    def _tick(self) -> int:
+        """Read the intake log to its tail; the newest tick in it, which is appended unless there was one within `archive.tick`."""
+        parts = self._parts
+        known_us, now_us = parts.sequencer.refresh().tick_us, parts.clock.now_us()
+        if 0 <= now_us - known_us < parts.settings.archive.tick * 1e6:
+            return known_us
+        return parts.sequencer.tick(now_us)
+
+    def _plan(self, works: Sequence[TopicWork], limits: RoundLimits) -> Planned:
+        """Plans of the round; takes a new epoch first where a path would be used twice (rule P2)."""
+        parts = self._parts
+        now_us = parts.clock.now_us()
+        planned = choose_plans(works, parts.sequencer.fold, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
+        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans):
+            self._report.epoch = parts.leader.take_over()
+            planned = choose_plans(works, parts.sequencer.fold, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
+        for halted in planned.halted:
+            self._note(halted.topic, halted)
+        return planned
+
+    def _refine(self, works: Sequence[TopicWork], plans: Sequence[Plan]) -> dict[TopicId, list[WrittenFile]]:
+        """Refine the plans; per topic the files that continue their partition's chain, in offset order."""
+        if not plans:
+            return {}
+        parts = self._parts
+        bundles = bundle(plans, parts.cores(), parts.settings.spark.task_bytes, parts.options.open_writers_max)
+        topics = {work.state.topic_id: RefineTopic(work.state.topic_id, work.name, work.schema, work.granularity) for work in works}
+        rows = sum(plan.rows for plan in plans)
+        parts.progress(
+            f"refining {rows:,} records of {len({plan.topic_id for plan in plans})} topics: {len(plans)} plans in {len(bundles)} tasks"
+        )
+        job = RefineJob(parts.cluster_id, parts.settings.data.uri, parts.leader.fold.epoch, topics, bundles, parts.options)
+        results = {result.plan_key: result for result in parts.refine(job)}
+        return self._chain(plans, results)
+
+    def _chain(self, plans: Sequence[Plan], results: dict[tuple[TopicId, int, int], PlanResult]) -> dict[TopicId, list[WrittenFile]]:
+        """Drop what lies behind a plan that failed: it would not start where the partition's archives end."""
+        written: dict[TopicId, list[WrittenFile]] = defaultdict(list)
+        for plan in sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base)):
+            tp = (plan.topic_id, plan.partition)
+            result = results.get((plan.topic_id, plan.partition, plan.base))
+            report = self._report.of(plan.topic)
+            if tp in self._broken:
+                continue
+            if result is None:
+                self._broken.add(tp)
+                report.defer(f"partition {plan.partition}: the refinement of [{plan.base}, {plan.end}) gave no answer; run it again")
+            elif result.error is not None:
+                self._broken.add(tp)
+                why = f"partition {plan.partition}, offsets {plan.base} to {plan.end - 1}: {result.why}"
+                if result.error == "retry":
+                    report.defer(why)
+                else:
+                    report.halt(why)
+                self._parts.progress(f"{plan.topic}: {report.state}: {why}")
+            else:
+                written[plan.topic_id].extend(result.files)
+                report.archives += len(result.files)
+                report.rows += sum(item.archive.rows for item in result.files)
+                report.raw_bytes += sum(item.archive.raw_bytes for item in result.files)
+                report.stored_bytes += sum(item.archive.size for item in result.files)
+        return written
+
+    def _commit(self, commit_id: bytes, work: TopicWork, tick_us: int) -> None:
+        """Bring the pending files of one topic into its table, and record what the table says then."""
+        parts, table = self._parts, work.table
+        assert table is not None, "only topics with a table are committed"
+        ledger = parts.leader.fold.topic(work.state.topic_id)
+        reached = {partition: ledger.planned_to(partition) for partition in range(work.state.partitions)}
+        through_us = valid_through_us(work, parts.sequencer.fold, reached, tick_us)
+        outcome = parts.committer(table.tables).commit(table.target, uuid.UUID(bytes=commit_id), through_us)
+        if outcome is not None:
+            self._tell(work, outcome)
+            parts.publisher.table_committed(commit_id, work, outcome)
+            self._count(work, outcome.snapshot_id)
+
+    def _count(self, work: TopicWork, snapshot_id: int | None) -> None:
+        report = self._report.of(work.name)
+        if report.state == "idle":
+            report.state = "archived"
+        report.snapshot_id = snapshot_id
+        self._parts.progress(
+            f"{work.name}: {report.rows:,} records in {report.archives} archives" + (f", snapshot {snapshot_id}" if snapshot_id else "")
+        )

@@ -1,0 +1,284 @@
+"""A refinement task on a real local store, without Spark: what the archives hold."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from archiver.ids import TopicId
+from archiver.jobs.archive_file import footer_values
+from archiver.jobs.refined import RefineOptions, pack, unpack_result, unpack_task
+from archiver.jobs.task import run_bundle
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import Granularity, archive_key, parse_archive_key
+from archiver.schema.codec import RecordCodec
+from archiver.schema.state import bounded_columns
+from intake.digest import RecordsDigest
+from intake.reader import IntakeReader
+from tests.support.intake_files import Intake, Row
+from tests.support.orders import order, order_schema, rows_of
+from tests.support.refining import CLUSTER, DAY, NOW, S, kafka, refine, table_of, task_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "data")
+
+
+@pytest.fixture
+def intake(store: LocalObjectStore) -> Intake:
+    return Intake(store)
+
+
+def test_offsets_are_dense_and_records_whole(intake: Intake) -> None:
+    topic = intake.topic("raw", 2)
+    for index in range(3):
+        intake.file({(topic, p): [Row(NOW + index, b"%d-%d-%d" % (p, index, i)) for i in range(4)] for p in (0, 1)})
+    results = refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1))
+    for partition, result in enumerate(results):
+        table = table_of(intake, result)
+        assert kafka(table, "offset") == list(range(12))
+        assert kafka(table, "partition") == [partition] * 12
+        assert [row["__raw__"] for row in rows_of(table["value"])] == [b"%d-%d-%d" % (partition, n, i) for n in range(3) for i in range(4)]
+        (file,) = result.files
+        assert (file.archive.base, file.archive.end, file.archive.rows, file.archive.partition) == (0, 12, 12, partition)
+        assert file.archive.raw_bytes == 12 * 6
+
+
+def test_ingest_time_is_the_running_maximum_over_files_and_ticks(intake: Intake) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW + 5), Row(NOW + 3), Row(NOW + 9)]})
+    intake.file({(topic, 0): [Row(NOW + 1), Row(NOW + 10)]})  # a clock that was set back
+    intake.tick(NOW + 100)
+    intake.file({(topic, 0): [Row(NOW + 50), Row(NOW + 101)]})
+    expected = [NOW + n for n in (5, 5, 9, 9, 10, 100, 101)]
+    (whole,) = refine(intake, intake.plans(topic))
+    assert kafka(table_of(intake, whole), "ingest_timestamp") == expected
+    assert (whole.files[0].archive.ingest_min_us, whole.files[0].archive.ingest_max_us) == (NOW + 5, NOW + 101)
+    parts = refine(intake, intake.plans(topic, max_bytes=1, epoch=2))
+    assert len(parts) == 3
+    assert [time for part in parts for time in kafka(table_of(intake, part), "ingest_timestamp")] == expected
+
+
+def test_event_time_and_batch_start(intake: Intake) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW, event_us=-5, batch=0), Row(NOW, event_us=7, batch=1), Row(NOW, event_us=NOW, batch=0)]})
+    intake.file({(topic, 0): [Row(NOW, batch=0), Row(NOW, batch=1)]})
+    table = table_of(intake, refine(intake, intake.plans(topic))[0])
+    assert kafka(table, "event_timestamp") == [-5, 7, NOW, 0, 0]
+    assert kafka(table, "batch_start") == [0, 0, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("granularity", "times", "ranges", "paths"),
+    [
+        ("day", [0, DAY - 1, DAY, DAY, 3 * DAY], [(0, 2), (2, 4), (4, 5)], ["month=01/day=01", "month=01/day=02", "month=01/day=04"]),
+        ("hour", [0, 3600 * S - 1, 3600 * S], [(0, 2), (2, 3)], ["day=01/hour=00", "day=01/hour=01"]),
+        ("month", [0, 31 * DAY - 1, 31 * DAY, 90 * DAY], [(0, 2), (2, 3), (3, 4)], ["month=01", "month=02", "month=04"]),
+        ("day", [5, DAY + 5, 7], [(0, 1), (1, 3)], ["day=01", "day=02"]),  # the third is lifted over midnight
+    ],
+)
+@pytest.mark.parametrize("per_file", [1, 2, 100])
+def test_cut_at_the_boundary_of_the_tables_partition(
+    intake: Intake, granularity: Granularity, times: list[int], ranges: list[tuple[int, int]], paths: list[str], per_file: int
+) -> None:
+    topic = intake.topic("raw")
+    for first in range(0, len(times), per_file):
+        intake.file({(topic, 0): [Row(time) for time in times[first : first + per_file]]})
+    (result,) = refine(intake, intake.plans(topic), granularity=granularity)
+    assert [(one.archive.base, one.archive.end) for one in result.files] == ranges
+    for one, path in zip(result.files, paths, strict=True):
+        key = parse_archive_key(one.archive.key)
+        assert key is not None
+        assert path in one.archive.key
+        assert one.data_file.partition == (key.partition_value,)
+        assert (key.granularity, key.base, key.end) == (granularity, one.archive.base, one.archive.end)
+    assert kafka(table_of(intake, result), "offset") == list(range(len(times)))
+
+
+def test_null_and_empty_stay_different(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    rows = [Row(NOW, None, None), Row(NOW, b"", b""), Row(NOW, order(1), None), Row(NOW, None, b"k")]
+    intake.file({(topic, 0): rows})
+    table = table_of(intake, refine(intake, intake.plans(topic), schema=order_schema())[0])
+    assert [row is None for row in rows_of(table["value"])] == [True, False, False, True]
+    assert [None if row is None else row["__raw__"] for row in rows_of(table["key"])] == [None, b"", None, b"k"]
+    keys, values = RecordCodec(order_schema()).rebuild(table["key"], table["value"])
+    assert values.to_pylist() == [row.value for row in rows]
+    assert keys.to_pylist() == [row.key for row in rows]
+
+
+def test_headers_keep_order_repeats_and_nulls(intake: Intake) -> None:
+    topic = intake.topic("raw")
+    headers: list[tuple[tuple[str, bytes | None], ...]] = [(("b", b"1"), ("a", None), ("b", b""), ("é", b"\xff")), (), (("", b"x"),)]
+    intake.file({(topic, 0): [Row(NOW, headers=pairs) for pairs in headers]})
+    table = table_of(intake, refine(intake, intake.plans(topic))[0])
+    assert [tuple((pair["key"], pair["value"]) for pair in row) for row in rows_of(table["headers"])] == headers
+
+
+def test_a_bad_record_is_kept_and_its_neighbours_are_whole(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    values = [order(1), b"\xff\xff\xff", order(2, "bo", 3), order(3) + b"\x98\x06\x01"]
+    intake.file({(topic, 0): [Row(NOW, value) for value in values]})
+    table = table_of(intake, refine(intake, intake.plans(topic), schema=order_schema())[0])
+    rows = rows_of(table["value"])
+    assert [row["__raw__"] for row in rows] == [None, values[1], None, values[3]]
+    assert rows[1]["__err__"] and rows[1]["id"] is None
+    assert [row["__err__"] for row in (rows[0], rows[2], rows[3])] == [None] * 3
+    assert [row["id"] for row in rows] == [1, None, 2, 3]
+    assert rows[2]["lines"][2] == {"sku": "sku-2", "quantity": 3, "__unrecognized__": None}
+    assert RecordCodec(order_schema()).rebuild(table["key"], table["value"])[1].to_pylist() == values
+
+
+def test_footer_keys_and_digests(intake: Intake) -> None:
+    topic = intake.topic("raw", 4)
+    intake.file({(topic, 3): [Row(NOW, b"a"), Row(NOW, b"b")]})
+    (result,) = refine(intake, intake.plans(topic, 3, epoch=9))
+    (file,) = result.files
+    objects: Any = intake.objects
+    data = objects.read(file.archive.key)
+    assert (len(data), hashlib.sha256(data).digest()) == (file.archive.size, file.archive.sha256)
+    digest = RecordsDigest()
+    (segment,) = intake.fold.segments((topic, 3))
+    for _, records in IntakeReader(objects).read(segment.file, [segment]):
+        digest.update(0, records)
+    assert file.archive.records_digest == digest.digest()
+    assert footer_values(pq.read_metadata(pa.BufferReader(data))) == {
+        "version": "1",
+        "cluster_id": CLUSTER,
+        "topic": "raw",
+        "topic_id": topic,
+        "partition": "3",
+        "base": "0",
+        "end": "2",
+        "gaps": "[]",
+        "epoch": "9",
+        "schema": "1",
+        "records_digest": digest.digest().hex(),
+    }
+    assert file.archive.key == archive_key(topic, 3, "day", 20_000, 0, 2, 9)
+    assert (file.archive.epoch, file.archive.schema_version, file.archive.gaps) == (9, 1, ())
+
+
+def test_bounds_are_the_columns_extremes(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    rows = [Row(NOW + i, order(i * 7 - 50, f"customer number {i:04} of many"), b"key-%d" % i, event_us=-i) for i in range(500)]
+    intake.file({(topic, 0): rows})
+    schema = order_schema()
+    (file,) = refine(intake, intake.plans(topic), schema=schema, options=RefineOptions(decode_rows=64, row_group_rows=150))[0].files
+    ids = {column.dotted: column.field_id for column in bounded_columns(schema)}
+    objects: Any = intake.objects
+    path = str(objects.root / file.archive.key)
+    assert file.data_file.lower_bounds is not None
+    assert file.data_file.upper_bounds is not None
+    for column, select in [
+        ("kafka.offset", "kafka.offset"),
+        ("value.id", "value.id"),
+        ("kafka.ingest_timestamp", "epoch_us(kafka.ingest_timestamp)"),
+    ]:
+        ((low, high),) = (
+            duckdb.connect().execute(f"select min({select}), max({select}) from read_parquet('{path}', hive_partitioning=false)").fetchall()
+        )
+        assert int.from_bytes(file.data_file.lower_bounds[ids[column]], "little", signed=True) == low
+        assert int.from_bytes(file.data_file.upper_bounds[ids[column]], "little", signed=True) == high
+    assert file.data_file.lower_bounds[ids["value.customer"]] == b"customer number "
+    assert file.data_file.upper_bounds[ids["value.customer"]] == b"customer number!"
+    assert ids["value.__err__"] not in file.data_file.lower_bounds
+    assert set(file.data_file.lower_bounds) <= set(ids.values())
+    assert file.data_file.null_value_counts is not None
+    assert file.data_file.null_value_counts[ids["value.__raw__"]] == 500
+    assert (file.data_file.record_count, file.data_file.file_size) == (500, file.archive.size)
+    assert file.data_file.path == f"file://{path}"
+    metadata = pq.read_metadata(path)
+    assert file.data_file.split_offsets is not None
+    assert len(file.data_file.split_offsets) == metadata.num_row_groups == 3
+    assert [metadata.row_group(0).sorting_columns[i].column_index for i in (0, 1)] == [
+        next(i for i in range(metadata.num_columns) if metadata.schema.column(i).path == name)
+        for name in ("kafka.ingest_timestamp", "kafka.offset")
+    ]
+
+
+def test_field_ids_are_in_the_file(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    intake.file({(topic, 0): [Row(NOW, order(1))]})
+    (file,) = refine(intake, intake.plans(topic), schema=order_schema())[0].files
+    objects: Any = intake.objects
+    schema = pq.read_schema(objects.root / file.archive.key)
+    assert [(field.metadata or {})[b"PARQUET:field_id"] for field in schema] == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize(
+    "options", [RefineOptions(open_writers_max=2), RefineOptions(buffer_bytes=1), RefineOptions(decode_rows=1, row_group_rows=2)]
+)
+def test_many_small_segments_under_tight_bounds(intake: Intake, options: RefineOptions) -> None:
+    topic = intake.topic("raw", 7)
+    for index in range(20):
+        intake.file({(topic, p): [Row(NOW + index, b"%d" % (index * 10 + i)) for i in range(p + 1)] for p in range(7)}, row_group_bytes=10)
+    results = refine(intake, [plan for p in range(7) for plan in intake.plans(topic, p)], options=options)
+    for partition, result in enumerate(results):
+        table = table_of(intake, result)
+        assert kafka(table, "offset") == list(range(20 * (partition + 1)))
+        assert [row["__raw__"] for row in rows_of(table["value"])] == [
+            b"%d" % (n * 10 + i) for n in range(20) for i in range(partition + 1)
+        ]
+
+
+def test_row_groups_are_bounded_by_rows_and_by_bytes(intake: Intake) -> None:
+    topic = intake.topic("raw")
+    for _ in range(10):
+        intake.file({(topic, 0): [Row(NOW, b"x" * 1000) for _ in range(100)]})
+    (by_rows,) = refine(intake, intake.plans(topic), options=RefineOptions(decode_rows=50, row_group_rows=250))
+    (by_bytes,) = refine(intake, intake.plans(topic, epoch=2), options=RefineOptions(decode_rows=50, row_group_bytes=300_000))
+    (together,) = refine(intake, intake.plans(topic, epoch=3), options=RefineOptions(decode_rows=50, buffer_bytes=300_000))
+    objects: Any = intake.objects
+    for result, most in ((by_rows, 300), (by_bytes, 400), (together, 400)):
+        metadata = pq.read_metadata(objects.root / result.files[0].archive.key)
+        sizes = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        assert sum(sizes) == 1000
+        assert max(sizes) <= most
+        assert len(sizes) >= 3
+    assert len({result.files[0].archive.records_digest for result in (by_rows, by_bytes, together)}) == 1
+
+
+def test_each_intake_file_is_opened_once(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = intake.topic("raw", 5)
+    for _ in range(4):
+        intake.file({(topic, p): [Row(NOW)] for p in range(5)})
+    opened: list[str] = []
+    real = LocalObjectStore.open_input
+
+    def counted(self: LocalObjectStore, key: str) -> pa.NativeFile:
+        opened.append(key)
+        return real(self, key)
+
+    monkeypatch.setattr(LocalObjectStore, "open_input", counted)
+    refine(intake, [plan for p in range(5) for plan in intake.plans(topic, p)])
+    assert opened == intake.keys
+
+
+def test_descriptors_and_results_travel(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    intake.file({(topic, 0): [Row(NOW, order(1))]})
+    task = task_of(intake, intake.plans(topic), schema=order_schema())
+    assert unpack_task(pack(task)) == task
+    (result,) = run_bundle(unpack_task(pack(task)))
+    assert unpack_result(pack(result)) == result
+
+
+def test_a_plan_that_begins_and_ends_inside_segments(intake: Intake) -> None:
+    topic: TopicId = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW + 9, b"0"), Row(NOW, b"1"), Row(NOW, b"2")]})
+    intake.file({(topic, 0): [Row(NOW, b"3"), Row(NOW + 20, b"4"), Row(NOW, b"5")]})
+    (plan,) = intake.plans(topic)
+    (result,) = refine(intake, [replace(plan, base=1, end=5, rows=4)])
+    table = table_of(intake, result)
+    assert kafka(table, "offset") == [1, 2, 3, 4]
+    assert kafka(table, "ingest_timestamp") == [NOW + 9, NOW + 9, NOW + 9, NOW + 20]
+    assert [row["__raw__"] for row in rows_of(table["value"])] == [b"1", b"2", b"3", b"4"]

@@ -1,0 +1,155 @@
+"""A refinement task on a real local store, without Spark: repeated tries, damage, and who is concerned by it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from archiver import failpoints
+from archiver.jobs.refined import RefineOptions
+from archiver.jobs.task import run_bundle
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import archive_key
+from tests.support.intake_files import Intake, Row
+from tests.support.orders import order, order_schema, raw_schema
+from tests.support.refining import DAY, NOW, refine, task_of
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjectStore:
+    return LocalObjectStore(tmp_path / "data")
+
+
+@pytest.fixture
+def intake(store: LocalObjectStore) -> Intake:
+    return Intake(store)
+
+
+def test_a_second_run_adopts_the_files_of_the_first(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    intake.file({(topic, 0): [Row(NOW, order(1)), Row(NOW + DAY, order(2))]})
+    first = refine(intake, intake.plans(topic), schema=order_schema())
+    objects: Any = intake.objects
+    before = {info.key: info.modified_us for info in objects.list("archive/")}
+    assert refine(intake, intake.plans(topic), schema=order_schema()) == first
+    # Written otherwise (another library, another level): the file that stands is taken with its own size and digest.
+    assert refine(intake, intake.plans(topic), schema=order_schema(), options=RefineOptions(zstd_level=9, row_group_rows=1)) == first
+    assert {info.key: info.modified_us for info in objects.list("archive/")} == before
+
+
+def test_a_file_of_an_older_schema_is_adopted_as_what_it_is(intake: Intake) -> None:
+    topic = intake.topic("orders")
+    intake.file({(topic, 0): [Row(NOW, order(1))]})
+    (first,) = refine(intake, intake.plans(topic), schema=raw_schema())
+    (second,) = refine(intake, intake.plans(topic), schema=replace(order_schema(), version=2))
+    assert first.files[0].archive == second.files[0].archive
+    assert second.files[0].archive.schema_version == 1
+
+
+@pytest.mark.parametrize("theirs", ["records", "cluster", "not parquet"])
+def test_another_archive_under_our_key_is_a_conflict(intake: Intake, store: LocalObjectStore, tmp_path: Path, theirs: str) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW, b"ours"), Row(NOW + DAY, b"more")]})
+    key = archive_key(topic, 0, "day", 20_000, 0, 1, 1)
+    other = Intake(LocalObjectStore(tmp_path / "other"))
+    other_topic = other.topic("raw")
+    other.file({(other_topic, 0): [Row(NOW, b"theirs" if theirs == "records" else b"ours")]})
+    task = task_of(other, other.plans(other_topic))
+    (result,) = run_bundle(replace(task, cluster_id="d" * 32) if theirs == "cluster" else task)
+    data = b"x" * 100 if theirs == "not parquet" else other.objects.read(result.files[0].archive.key)
+    store.create(key, data)
+    (found,) = refine(intake, intake.plans(topic))
+    assert (found.error, found.files) == ("conflict", ())
+    assert found.why is not None and key in found.why
+    assert store.read(key) == data
+
+
+def test_a_missing_intake_file_fails_only_the_plans_that_need_it(intake: Intake, store: LocalObjectStore) -> None:
+    topic = intake.topic("raw", 3)
+    intake.file({(topic, 0): [Row(NOW)], (topic, 1): [Row(NOW)]})
+    lost = intake.file({(topic, 1): [Row(NOW)], (topic, 2): [Row(NOW)]})
+    store.delete(lost)
+    results = refine(intake, [plan for p in range(3) for plan in intake.plans(topic, p)])
+    assert [result.error for result in results] == [None, "missing", "missing"]
+    assert results[1].why is not None and lost in results[1].why
+    assert not list(store.spool_dir().glob("archive-*"))
+
+
+def test_a_damaged_row_group_fails_only_the_plans_that_need_it(intake: Intake, store: LocalObjectStore) -> None:
+    topic = intake.topic("raw", 3)
+    rng = np.random.default_rng(1)
+    key = intake.file({(topic, p): [Row(NOW, rng.bytes(400)) for _ in range(50)] for p in range(3)}, row_group_bytes=1)
+    path = store.root / key
+    data = bytearray(path.read_bytes())
+    column = pq.read_metadata(path).row_group(1).column(3)
+    data[column.data_page_offset + column.total_compressed_size - 10] ^= 0xFF
+    path.write_bytes(data)
+    results = refine(intake, [plan for p in range(3) for plan in intake.plans(topic, p)])
+    assert [result.error for result in results] == [None, "corrupted", None]
+    assert results[1].why is not None and key in results[1].why
+
+
+@pytest.mark.parametrize("damage", ["short", "long", "footer"])
+def test_a_damaged_file_fails_its_plans(intake: Intake, store: LocalObjectStore, damage: str) -> None:
+    topic = intake.topic("raw", 2)
+    key = intake.file({(topic, 0): [Row(NOW)]})
+    intake.file({(topic, 1): [Row(NOW)]})
+    data = (store.root / key).read_bytes()
+    altered = {"short": data[:-20], "long": data + b"x", "footer": data[:-30] + bytes([data[-30] ^ 1]) + data[-29:]}[damage]
+    (store.root / key).write_bytes(altered)
+    results = refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1))
+    assert [result.error for result in results] == ["corrupted", None]
+
+
+def test_a_topic_that_cannot_be_read_does_not_stop_the_others(intake: Intake) -> None:
+    first, second = intake.topic("broken"), intake.topic("whole")
+    intake.file({(first, 0): [Row(NOW)], (second, 0): [Row(NOW)]})
+    plans = intake.plans(first) + intake.plans(second)
+    task = task_of(intake, plans)
+    broken = replace(task.topics[first], schema=replace(raw_schema(), iceberg_json="{}"))
+    results = {result.topic_id: result for result in run_bundle(replace(task, topics={**task.topics, first: broken}))}
+    assert (results[first].error, results[second].error) == ("failed", None)
+
+
+@pytest.mark.parametrize(
+    ("armed", "error", "stored"),
+    [
+        ("archive.upload.before=error", "retry", 0),
+        ("archive.upload.after=error", "retry", 1),
+        ("archive.upload.before=unknown", "retry", 0),
+        ("archive.upload.after=unknown", None, 1),
+    ],
+)
+def test_trouble_around_the_upload(intake: Intake, store: LocalObjectStore, armed: str, error: str | None, stored: int) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW)]})
+    failpoints.arm(armed)
+    try:
+        (result,) = refine(intake, intake.plans(topic))
+    finally:
+        failpoints.arm("")
+    assert result.error == error
+    assert len(list(store.list("archive/"))) == stored
+    assert not list(store.spool_dir().glob("archive-*"))
+    (again,) = refine(intake, intake.plans(topic))
+    assert again.error is None
+    assert len(list(store.list("archive/"))) == 1
+
+
+def test_a_full_disk_is_to_be_tried_again(intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW)]})
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    (result,) = refine(intake, intake.plans(topic))
+    assert result.error == "retry"
+    assert result.why is not None and "No space left" in result.why
+    assert not list(store.spool_dir().glob("archive-*"))

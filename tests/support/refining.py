@@ -1,0 +1,56 @@
+"""Runs refinement tasks in the process of a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.jobs.plan import Plan
+from archiver.jobs.refined import PlanResult, RefineOptions, RefineTopic, TaskDescriptor
+from archiver.jobs.task import run_bundle
+from archiver.objects.paths import Granularity
+from archiver.schema.state import TopicSchema
+from tests.support.intake_files import Intake
+from tests.support.orders import raw_schema, rows_of
+
+S = 1_000_000
+DAY = 86_400 * S
+NOW = 20_000 * DAY + 3600 * S
+CLUSTER = "c" * 32
+
+
+def task_of(
+    intake: Intake,
+    plans: list[Plan],
+    *,
+    schema: TopicSchema | None = None,
+    granularity: Granularity = "day",
+    options: RefineOptions | None = None,
+) -> TaskDescriptor:
+    """A task for these plans; every topic has the same schema."""
+    objects: Any = intake.objects
+    topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for plan in plans}
+    return TaskDescriptor(CLUSTER, f"file://{objects.root}", 1, topics, tuple(plans), options or RefineOptions())
+
+
+def refine(intake: Intake, plans: list[Plan], **more: Any) -> list[PlanResult]:
+    """Run a task here; results in the order of the plans."""
+    found = list(run_bundle(task_of(intake, plans, **more)))
+    order_of = [(plan.topic_id, plan.partition, plan.base) for plan in plans]
+    assert sorted(result.plan_key for result in found) == sorted(order_of)
+    return sorted(found, key=lambda result: order_of.index(result.plan_key))
+
+
+def table_of(intake: Intake, result: PlanResult) -> pa.Table:
+    """The rows of all files of a plan."""
+    assert result.error is None, result.why
+    objects: Any = intake.objects
+    return pa.concat_tables([pq.read_table(objects.root / one.archive.key, partitioning=None) for one in result.files])
+
+
+def kafka(table: pa.Table, name: str) -> list[Any]:
+    """One field of the `kafka` column, times as microseconds."""
+    column = pa.compute.struct_field(table["kafka"], name)
+    return rows_of(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
