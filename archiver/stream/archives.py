@@ -1,0 +1,123 @@
+"""Which archives hold a topic partition, found by listing the object store.
+
+Promises that an archive it names covers the offset asked for. Any archive that covers it is right, whoever wrote it and whether or not it
+ever got into a table: records are a function of the log, and an object is either whole or absent. Killed archives are left out all the
+same, because they may be deleted while they are read.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+import pyarrow.parquet as pq
+
+from archiver.errors import Corrupted, Halt
+from archiver.ids import TopicId
+from archiver.objects import paths
+from archiver.objects.store import ObjectStore
+
+FOOTER_VERSION = "1"
+_PREFIX = b"archiver."
+
+
+@dataclass(frozen=True, slots=True)
+class FoundArchive:
+    """One archive as its key describes it."""
+
+    key: str
+    size: int
+    topic_id: TopicId
+    partition: int
+    base: int
+    end: int
+    """Exclusive."""
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFooter:
+    """What reading back needs from an archive's footer keys."""
+
+    gaps: tuple[tuple[int, int], ...]
+    schema_version: int
+
+
+class ArchiveIndex:
+    """The archives of one topic partition by offset; they may overlap."""
+
+    def __init__(self, archives: Iterable[FoundArchive]) -> None:
+        self._archives = sorted(archives, key=lambda found: (found.base, found.end, found.epoch))
+        self._bases = [found.base for found in self._archives]
+        self._reach: list[int] = []
+        """The furthest end of this archive and all before it: where a search backwards may stop."""
+        for found in self._archives:
+            self._reach.append(max(found.end, self._reach[-1] if self._reach else 0))
+
+    def __len__(self) -> int:
+        return len(self._archives)
+
+    def covering(self, offset: int) -> FoundArchive | None:
+        """The archive that holds `offset` and reaches furthest; of equal ones that of the newest epoch."""
+        best: FoundArchive | None = None
+        position = bisect_right(self._bases, offset) - 1
+        while position >= 0 and self._reach[position] > offset:
+            found = self._archives[position]
+            if found.end > offset and (best is None or (found.end, found.epoch) > (best.end, best.epoch)):
+                best = found
+            position -= 1
+        return best
+
+    def next_base(self, offset: int) -> int | None:
+        """Where the first archive beyond `offset` begins; None if there is none."""
+        position = bisect_left(self._bases, offset + 1)
+        return self._bases[position] if position < len(self._bases) else None
+
+
+def find_archives(objects: ObjectStore, topic_id: TopicId, partition: int, killed: Container[str] = ()) -> ArchiveIndex:
+    """List the archives of a topic partition; objects that are none, and the keys in `killed`, are passed over."""
+    return ArchiveIndex(found for found in list_archives(objects, topic_id, partition) if found.key not in killed)
+
+
+def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None = None) -> Iterable[FoundArchive]:
+    """Every archive of a topic, or of one of its partitions, in the order of the keys."""
+    for info in objects.list(paths.data_prefix(topic_id, partition)):
+        parsed = paths.parse_archive_key(info.key)
+        if parsed is not None and parsed.topic_id == topic_id and partition in (None, parsed.partition):
+            yield FoundArchive(info.key, info.size, topic_id, parsed.partition, parsed.base, parsed.end, parsed.epoch)
+
+
+def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str) -> FoundFooter:
+    """Compare an archive's footer with its key.
+
+    Raises `Corrupted` if it is another cluster's, topic's or range's, or no archive at all; `Halt` for a version this one does not know.
+    """
+    values = {name.removeprefix(_PREFIX).decode(): text.decode("utf-8", "replace") for name, text in _pairs(metadata)}
+    version = values.get("version")
+    if version is None:
+        raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
+    if version != FOOTER_VERSION:
+        raise Halt(f"{found.key} is an archive of version {version}; this version reads {FOOTER_VERSION}: use the version that wrote it")
+    wanted = {
+        "cluster_id": cluster_id,
+        "topic_id": found.topic_id,
+        "partition": str(found.partition),
+        "base": str(found.base),
+        "end": str(found.end),
+    }
+    for name, text in wanted.items():
+        if values.get(name) != text:
+            raise Corrupted(
+                f"{found.key}: its footer says {name} {values.get(name)!r}, its place says {text!r}; the object was moved or altered"
+            )
+    try:
+        gaps = tuple((int(low), int(high)) for low, high in json.loads(values["gaps"]))
+        return FoundFooter(gaps, int(values["schema"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Corrupted(f"{found.key}: its footer lacks readable gaps or schema ({error}); the object was altered") from error
+
+
+def _pairs(metadata: pq.FileMetaData) -> list[tuple[bytes, bytes]]:
+    return [(name, text) for name, text in (metadata.metadata or {}).items() if name.startswith(_PREFIX)]

@@ -1,0 +1,121 @@
+"""The records of a topic partition in offset order, from archives and then from intake, without a seam.
+
+Promises every stable record from the offset asked for, each exactly once; where something is missing it raises instead of passing over it.
+Must never write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+import pyarrow as pa
+
+from archiver.errors import InvalidInput, NotFound
+from archiver.ids import TopicId
+from archiver.objects.store import ObjectStore
+from archiver.schema.codec import RecordCodec
+from archiver.schema.state import TopicSchema
+from archiver.stream.archives import ArchiveIndex, find_archives
+from archiver.stream.rebuild import BATCH_ROWS, from_archive, from_intake
+from archiver.stream.records import Source, StreamBatch, StreamRecord
+from intake.fold import IntakeFold, TopicState
+from intake.reader import IntakeReader
+
+Schemas = Callable[[TopicId, int], TopicSchema]
+"""A topic's schema of that version, from the ledger."""
+
+Killed = Callable[[TopicId], Container[str]]
+"""Keys of a topic's archives that the ledger has killed."""
+
+
+def _none_killed(_topic_id: TopicId) -> Container[str]:
+    return ()
+
+
+class RecordStream:
+    """Reads topics as the fold knows them; what is produced later needs a fold that has read on."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        fold: IntakeFold,
+        schemas: Schemas,
+        *,
+        cluster_id: str,
+        killed: Killed = _none_killed,
+        batch_rows: int = BATCH_ROWS,
+    ) -> None:
+        self._objects = objects
+        self._fold = fold
+        self._schemas = schemas
+        self._cluster_id = cluster_id
+        self._killed = killed
+        self._batch_rows = batch_rows
+        self._reader = IntakeReader(objects)
+        self._codecs: dict[tuple[TopicId, int], RecordCodec] = {}
+
+    def read(self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None) -> Iterator[StreamRecord]:
+        """The records of `read_batches`, one by one."""
+        batches = self.read_batches(topic_id, partition, start, limit)
+        return (record for batch in batches for record in batch)
+
+    def read_batches(self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None) -> Iterator[StreamBatch]:
+        """The stable records from offset `start` on, at most `limit` of them.
+
+        Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and `InvalidInput` for a negative
+        `start` or `limit` or a `start` beyond the next offset; while iterating `Corrupted` if an offset cannot be read.
+        """
+        topic = self._topic(topic_id, partition)
+        tp = (topic_id, partition)
+        if start < 0:
+            raise InvalidInput(f"offset {start} is negative; offsets begin at 0")
+        if limit is not None and limit < 0:
+            raise InvalidInput(f"a limit of {limit} records is negative")
+        following = self._fold.next_offset(tp)
+        if start > following:
+            raise InvalidInput(f"{topic.name} partition {partition} ends before offset {start}: its next record gets offset {following}")
+        return self._read(topic, partition, start, self._fold.stable_offset(tp), limit)
+
+    def _read(self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None) -> Iterator[StreamBatch]:
+        if start >= stop or limit == 0:
+            return
+        archives = find_archives(self._objects, topic.topic_id, partition, self._killed(topic.topic_id))
+        remaining = stop - start if limit is None else limit
+        for source, records in self._records(topic.topic_id, partition, archives, start, stop, remaining):
+            kept = records.slice(0, min(remaining, records.num_rows))
+            yield StreamBatch(topic.name, topic.topic_id, partition, source, kept)
+            remaining -= kept.num_rows
+            if remaining == 0:
+                return
+
+    def _records(
+        self, topic_id: TopicId, partition: int, archives: ArchiveIndex, start: int, stop: int, wanted: int
+    ) -> Iterator[tuple[Source, pa.RecordBatch]]:
+        """Batches from wherever the next offset is: an archive if one covers it, else intake up to the next archive."""
+        at = start
+        batch_rows = min(self._batch_rows, wanted)
+        while at < stop:
+            found = archives.covering(at)
+            if found is not None:
+                for batch in from_archive(self._objects, found, at, stop, self._cluster_id, self._codec, batch_rows):
+                    yield "archive", batch
+                at = found.end
+                continue
+            until = min(stop, archives.next_base(at) or stop)
+            for batch in from_intake(self._reader, self._fold.segments((topic_id, partition), at), at, until):
+                yield "intake", batch
+            at = until
+
+    def _topic(self, topic_id: TopicId, partition: int) -> TopicState:
+        topic = self._fold.topics_by_id.get(topic_id)
+        if topic is None:
+            raise NotFound(f"there is no topic with id {topic_id}; `archiver topics list` shows those there are")
+        if not 0 <= partition < topic.partitions:
+            raise NotFound(f"topic {topic.name} has no partition {partition}; it has 0 to {topic.partitions - 1}")
+        return topic
+
+    def _codec(self, topic_id: TopicId, version: int) -> RecordCodec:
+        known = self._codecs.get((topic_id, version))
+        if known is None:
+            known = self._codecs[(topic_id, version)] = RecordCodec(self._schemas(topic_id, version))
+        return known

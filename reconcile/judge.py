@@ -1,0 +1,268 @@
+"""The audit's verdict on one topic: pure, from views to findings per partition.
+
+*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was removed by a snapshot that says so.
+*invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be told from what could be seen. Promises never to say valid
+of something it has not seen, and never invalid without an offset, a file or a contradiction to point to.
+
+Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name once, so its name, its bounds and
+its number of rows prove its content. Any other file proves by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from reconcile.coverage import Range, cover, intersect, merge, subtract, total
+from reconcile.views import FileView, PartitionView, TableState, TopicView
+
+Verdict = Literal["valid", "invalid", "unknown"]
+Proof = Literal["bounds", "rows"]
+
+
+@dataclass
+class PartitionFinding:
+    """What the audit says of one topic partition."""
+
+    view: PartitionView
+    rows: int = 0
+    """Rows of the partition in the table."""
+    gaps: tuple[Range, ...] = ()
+    missing: tuple[Range, ...] = ()
+    doubled: tuple[Range, ...] = ()
+    removed: tuple[Range, ...] = ()
+    pending: tuple[Range, ...] = ()
+    proof: Proof = "bounds"
+    wrong: list[str] = field(default_factory=list)
+    """Reasons for invalid."""
+    unclear: list[str] = field(default_factory=list)
+    """Reasons for unknown."""
+    notes: list[str] = field(default_factory=list)
+    """Worth knowing, not wrong."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst that was found: invalid beats unknown beats valid."""
+        return "invalid" if self.wrong else "unknown" if self.unclear else "valid"
+
+    @property
+    def why(self) -> str | None:
+        """Everything that led to the verdict, or is worth knowing beside it."""
+        return "; ".join([*self.wrong, *self.unclear, *self.notes]) or None
+
+
+def judge_topic(view: TopicView) -> list[PartitionFinding]:
+    """A finding per partition, in order."""
+    if view.unreadable is not None:
+        return [_untold(partition, view.unreadable) for partition in view.partitions]
+    if view.table is None:
+        return [_without_table(view, partition) for partition in view.partitions]
+    contents = _Contents(view.table, {item.partition for item in view.partitions})
+    findings = [_with_table(view.table, partition, contents) for partition in view.partitions]
+    _explain_removals(view.table, findings)
+    for found in findings:
+        _judge_missing(found, seen_all=not contents.unclear.get(found.view.partition))
+    return findings
+
+
+def _untold(partition: PartitionView, why: str) -> PartitionFinding:
+    return PartitionFinding(partition, pending=merge(partition.pending), unclear=[why])
+
+
+def _without_table(view: TopicView, partition: PartitionView) -> PartitionFinding:
+    """No table of this topic: right as long as nothing was archived."""
+    found = PartitionFinding(partition, pending=merge(partition.pending))
+    found.missing = merge([(partition.start, partition.watermark)])
+    if found.missing:
+        found.wrong.append(view.absent or f"offsets {_shown(found.missing)} are archived by the ledger, and there is no table")
+    elif view.absent is not None:
+        found.unclear.append(view.absent)
+    return found
+
+
+class _Contents:
+    """The offsets that a table's files hold, per partition, and what is wrong with single files."""
+
+    def __init__(self, table: TableState, partitions: set[int]) -> None:
+        self.spans: dict[int, list[Range]] = {}
+        self.gaps: dict[int, list[Range]] = {}
+        self.wrong: dict[int, list[str]] = {}
+        self.unclear: dict[int, list[str]] = {}
+        self.by_rows: set[int] = set()
+        self._partitions = partitions
+        for file in table.files:
+            self._add(file)
+
+    def _add(self, file: FileView) -> None:
+        concerned = self._concerned(file)
+        fault = _object_fault(file)
+        if fault is not None:
+            self._say(self.wrong, concerned, fault)
+        elif file.rows is not None:
+            self._add_rows(file, file.rows)
+        elif file.unread is not None or file.key is None:
+            self._say(
+                self.unclear,
+                concerned,
+                f"{file.path} was written by somebody else, and its rows were not read: {file.unread or 'not tried'}",
+            )
+        else:
+            self._add_bounds(file)
+
+    def _add_rows(self, file: FileView, rows: Mapping[int, tuple[Range, ...]]) -> None:
+        counted = 0
+        for partition, ranges in rows.items():
+            self.spans.setdefault(partition, []).extend(ranges)
+            self.by_rows.add(partition)
+            counted += sum(high - low for low, high in ranges)
+        if file.key is not None:
+            self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
+            if counted != file.record_count:
+                self._say(self.wrong, self._concerned(file), f"{file.path} holds {counted} rows, the table says {file.record_count}")
+            if set(rows) - {file.key.partition}:
+                self._say(self.wrong, [file.key.partition], f"{file.path} holds rows of partitions {sorted(rows)}")
+
+    def _add_bounds(self, file: FileView) -> None:
+        key = file.key
+        assert key is not None
+        fault = _bounds_fault(file)
+        if fault is not None:
+            self._say(self.wrong, [key.partition], fault)
+            return
+        low, high = file.part or (key.base, key.end)
+        self.gaps.setdefault(key.partition, []).extend(file.gaps)
+        self.spans.setdefault(key.partition, []).extend(subtract(merge([(low, high)]), merge(file.gaps)))
+
+    def _concerned(self, file: FileView) -> list[int]:
+        """The partitions a file can hold rows of."""
+        if file.key is not None:
+            return [file.key.partition]
+        if file.rows is not None:
+            return sorted(file.rows)
+        low, high = file.partition_min, file.partition_max
+        return sorted(
+            partition for partition in self._partitions if (low is None or partition >= low) and (high is None or partition <= high)
+        )
+
+    @staticmethod
+    def _say(where: dict[int, list[str]], partitions: Sequence[int], why: str) -> None:
+        for partition in partitions:
+            where.setdefault(partition, []).append(why)
+
+
+def _object_fault(file: FileView) -> str | None:
+    """What is wrong with the object behind a file; None if it stands there as the table says."""
+    if file.object_size is None:
+        return f"the table names {file.path}, which is not in the object store"
+    if file.file_size is not None and file.object_size != file.file_size:
+        return f"{file.path} has {file.object_size} bytes, the table says {file.file_size}"
+    return None
+
+
+def _bounds_fault(file: FileView) -> str | None:
+    """What in a file of ours contradicts its name; None if its bounds and its number of rows prove its content."""
+    key = file.key
+    assert key is not None
+    held = subtract(((key.base, key.end),), merge(file.gaps))
+    if file.record_count != total(held):
+        return f"{file.path} has {file.record_count} rows by the table, its name means {total(held)}"
+    if (file.partition_min, file.partition_max) not in ((None, None), (key.partition, key.partition)):
+        return f"{file.path} has partitions {file.partition_min} to {file.partition_max} by the table's bounds"
+    bounds = (file.offset_min, file.offset_max)
+    if held and bounds not in ((None, None), (held[0][0], held[-1][1] - 1)):
+        return f"{file.path} has offsets {file.offset_min} to {file.offset_max} by the table's bounds"
+    return None
+
+
+def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> PartitionFinding:
+    number = view.partition
+    found = PartitionFinding(view, proof="rows" if number in contents.by_rows else "bounds")
+    found.wrong += contents.wrong.get(number, [])
+    found.unclear += contents.unclear.get(number, [])
+    spans = contents.spans.get(number, [])
+    told = None if table.watermarks is None else table.watermarks.get(number, 0)
+    end = max(view.watermark, told or 0)
+    coverage = cover(view.start, end, contents.gaps.get(number, []), spans)
+    found.rows = sum(high - low for low, high in spans)
+    found.gaps = intersect(merge(contents.gaps.get(number, [])), merge([(view.start, end)]))
+    found.missing, found.doubled = coverage.missing, coverage.doubled
+    found.pending = subtract(merge(view.pending), merge([(0, end)]))
+    if found.doubled:
+        found.wrong.append(f"offsets {_shown(found.doubled)} are in the table more than once")
+    unstable = subtract(merge(spans), merge([(0, view.stable)]))
+    if unstable:
+        found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
+    _judge_outside(found, subtract(coverage.outside, unstable), end)
+    _judge_watermarks(found, table, told)
+    if table.has_deletes:
+        found.unclear.append("the table has delete files of somebody else: which rows they remove is not told by its manifests")
+    return found
+
+
+def _judge_outside(found: PartitionFinding, outside: Sequence[Range], end: int) -> None:
+    """Rows at stable offsets where none should be."""
+    view = found.view
+    in_gaps = intersect(outside, merge([(view.start, end)]))
+    if in_gaps:
+        found.wrong.append(f"the table holds rows at offsets {_shown(in_gaps)}, which are gaps")
+    beyond = subtract(outside, merge([(0, end)]))
+    unwritten = subtract(beyond, merge(view.pending))
+    if unwritten:
+        found.wrong.append(f"the table holds offsets {_shown(unwritten)}, beyond its watermark {end} and unknown to the ledger")
+    elif beyond:
+        found.unclear.append(f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger has still to settle")
+
+
+def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | None) -> None:
+    """The ledger's watermark against the table's own evidence and against the log."""
+    view = found.view
+    if table.doubt is not None:
+        found.unclear.append(f"table {table.name}: {table.doubt}")
+    if told is not None and told < view.watermark:
+        reason = f"the table is complete up to offset {told} by its own evidence, the ledger says {view.watermark}"
+        (found.wrong if found.missing else found.unclear).append(f"{reason}: it was rolled back or replaced")
+    if told is not None and told > view.watermark:
+        unknown = subtract(((view.watermark, told),), merge(view.pending))
+        if unknown:
+            found.unclear.append(f"the table holds commits up to offset {told} that the ledger does not know (it ends at {view.watermark})")
+        else:
+            found.notes.append(f"the newest commit (up to offset {told}) is not in the ledger yet; the next archiving run records it")
+    if view.watermark > view.stable and not found.wrong and not found.missing:
+        found.unclear.append(f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of them is an old copy")
+
+
+def _explain_removals(table: TableState, findings: Sequence[PartitionFinding]) -> None:
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows."""
+    removed = sum(item.rows for item in table.removals)
+    if removed <= 0:
+        return
+    by = "snapshot " + ", ".join(str(item.snapshot_id) for item in table.removals)
+    missing = sum(total(found.missing) for found in findings)
+    for found in findings:
+        if missing == removed and found.missing:
+            found.removed, found.missing = found.missing, ()
+            found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {by}")
+        elif missing > removed and found.missing:
+            found.wrong.append(f"somebody else's {by} removed {removed} rows, but {missing} are missing")
+        elif missing < removed:
+            found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {missing} offsets are missing")
+
+
+def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
+    """Offsets that are still missing after removals were explained."""
+    if found.missing and seen_all:
+        found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
+    elif found.missing:
+        found.unclear.append(f"offsets {_shown(found.missing)} were not seen in the files that could be read")
+
+
+SHOWN_MAX = 5
+"""So many ranges are named in a reason; the finding has them all."""
+
+
+def _shown(ranges: Sequence[Range]) -> str:
+    """The first few ranges as people read them, both ends inclusive."""
+    texts = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in ranges[:SHOWN_MAX]]
+    more = f" and {len(ranges) - SHOWN_MAX} more ranges" if len(ranges) > SHOWN_MAX else ""
+    return ", ".join(texts) + more

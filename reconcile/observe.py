@@ -1,0 +1,269 @@
+"""Looks at log, ledger, object store and table, and writes down what the audit judges.
+
+Owns every read the fast audit does. It reads manifests, one listing per topic, and the rows (their two `kafka` columns) of exactly those
+files whose manifests cannot prove their content. Must never write, and never let the failure of one topic's table stop the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from archiver.catalog.evidence import Doubted, judge
+from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID
+from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
+from archiver.errors import ArchiverError, Corrupted
+from archiver.ids import TopicId
+from archiver.ledger.views import TopicLedger
+from archiver.objects import paths
+from archiver.objects.store import ObjectStore
+from archiver.settings import TopicSettings
+from archiver.stream.archives import check_footer, find_archives
+from intake.fold import TopicState
+from reconcile.coverage import Range, merge, total
+from reconcile.views import FileView, Kind, PartitionView, Removal, TableState
+
+_FOREIGN_REMOVALS = ("delete", "overwrite")
+"""Operations that can take rows away; `replace` (compaction) cannot."""
+
+
+@dataclass(frozen=True)
+class SeenTable:
+    """A topic's table as far as it could be seen."""
+
+    table: TableState | None = None
+    absent: str | None = None
+    """Why there is no table of this topic, though there should be one."""
+    unreadable: str | None = None
+    """Why it could not be looked at."""
+
+
+class Observer:
+    """Looks at one topic at a time."""
+
+    def __init__(self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables]) -> None:
+        self._objects = objects
+        self._cluster_id = cluster_id
+        self._tables = tables
+
+    def table(self, state: TopicState, settings: TopicSettings | None, ledger: TopicLedger) -> SeenTable:
+        """What stands for the topic's table. Never raises an `ArchiverError`: what cannot be seen is said."""
+        kind: Kind = "none" if settings is None else settings.archive.kind
+        written = bool(ledger.pending) or any(ledger.watermarks.values())
+        try:
+            if settings is None and written:
+                return SeenTable(unreadable="the topic has archives, but it is not in the configuration: its table is not known")
+            if kind == "parquet":
+                return SeenTable(self._archives(state, ledger))
+            if kind == "none" and written:
+                return SeenTable(unreadable="the topic has archives, but its archive kind is now none: its table is not looked at")
+            if settings is None or kind == "none":
+                return SeenTable()
+            return self._catalog_table(state, settings, ledger, written)
+        except ArchiverError as error:
+            return SeenTable(unreadable=f"the table could not be looked at: {error}")
+
+    def _catalog_table(self, state: TopicState, settings: TopicSettings, ledger: TopicLedger, written: bool) -> SeenTable:
+        catalog, name = settings.archive.catalog, settings.archive.table
+        assert catalog is not None, "settings demand a catalog for kind iceberg"
+        assert name is not None, "settings demand a table for kind iceberg"
+        tables = self._tables(catalog)
+        view = tables.load(parse_identifier(name))
+        if view is None:
+            return SeenTable(absent=f"table {name} is gone from catalog {catalog}: it was dropped or renamed") if written else SeenTable()
+        stranger = _stranger(view, name, self._cluster_id, state, ledger)
+        if stranger is not None:
+            return SeenTable(absent=stranger)
+        return SeenTable(self._state(state, name, tables, view))
+
+    def _state(self, state: TopicState, name: str, tables: Tables, view: TableView) -> TableState:
+        live = list(tables.live_files(view)) if view.snapshot_id is not None else []
+        evidence = judge(view, state.partitions, lambda: live)
+        known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
+        sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
+        return TableState(
+            name=name,
+            snapshot_id=view.snapshot_id,
+            watermarks=known,
+            doubt=evidence.why if isinstance(evidence, Doubted) else None,
+            files=tuple(self._file(state.topic_id, file, sizes) for file in live),
+            removals=foreign_removals(view),
+            has_deletes=any(file.has_deletes for file in live),
+        )
+
+    def _file(self, topic_id: TopicId, live: LiveFile, sizes: Mapping[str, int]) -> FileView:
+        key = self._key_of(topic_id, live.path)
+        size = sizes.get(key) if key is not None else None
+        if key is not None and size is None:
+            info = self._objects.info(key)
+            size = None if info is None else info.size
+        parsed = None if key is None else paths.parse_archive_key(key)
+        file = FileView(
+            path=live.path,
+            record_count=live.record_count,
+            file_size=live.file_size,
+            object_size=size,
+            key=parsed if parsed is not None and parsed.topic_id == topic_id else None,
+            offset_min=live.offset_min,
+            offset_max=live.offset_max,
+            partition_min=live.partition_min,
+            partition_max=live.partition_max,
+        )
+        if key is None:
+            return replace(file, object_size=live.file_size or 0, unread="it lies outside of the data folder")
+        return file if size is None or _proven(file) else self._with_rows(file, key)
+
+    def _with_rows(self, file: FileView, key: str) -> FileView:
+        """Read what the manifests do not prove."""
+        try:
+            with self._objects.open_input(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+                gaps = _gaps(parquet.metadata)
+                if _proven(replace(file, gaps=gaps)):
+                    return replace(file, gaps=gaps)
+                return replace(file, gaps=gaps, rows=read_offsets(parquet, key))
+        except (ArchiverError, pa.ArrowException, OSError) as error:
+            return replace(file, unread=f"it cannot be read ({error})")
+
+    def _archives(self, state: TopicState, ledger: TopicLedger) -> TableState:
+        """For a topic without a table: the archives that a reader takes, from the start to the watermark."""
+        files: list[FileView] = []
+        for partition in range(state.partitions):
+            index = find_archives(self._objects, state.topic_id, partition, ledger.killed)
+            at, end = 0, ledger.watermark(partition)
+            while at < end:
+                found = index.covering(at)
+                if found is None:
+                    at = min(end, index.next_base(at) or end)
+                    continue
+                try:
+                    with self._objects.open_input(found.key) as source:
+                        metadata = pq.read_metadata(source)
+                    gaps = check_footer(found, metadata, self._cluster_id).gaps
+                    part = (max(at, found.base), min(end, found.end))
+                    parsed = paths.parse_archive_key(found.key)
+                    files.append(FileView(found.key, metadata.num_rows, found.size, found.size, parsed, gaps=gaps, part=part))
+                except (Corrupted, pa.ArrowException, OSError) as error:
+                    files.append(
+                        FileView(found.key, 0, None, found.size, paths.parse_archive_key(found.key), unread=f"it cannot be read ({error})")
+                    )
+                at = found.end
+        watermarks = {partition: ledger.watermark(partition) for partition in range(state.partitions)}
+        return TableState("(archives only)", None, watermarks, files=tuple(files))
+
+    def _key_of(self, topic_id: TopicId, path: str) -> str | None:
+        """The object key behind a path of the table; None if it lies outside of the data folder."""
+        prefix = paths.table_prefix(topic_id)
+        root = _spelled(self._objects.uri(prefix)).removesuffix(prefix)
+        spelled = _spelled(path)
+        return spelled[len(root) :] if spelled.startswith(root) and ".." not in spelled else None
+
+
+def partition_views(
+    state: TopicState, ledger: TopicLedger, stable: Callable[[int], int], following: Callable[[int], int], wanted: frozenset[int] | None
+) -> tuple[PartitionView, ...]:
+    """The partitions of a topic by both logs; only the `wanted` ones if given."""
+    pending: dict[int, list[Range]] = {}
+    for item in ledger.pending:
+        pending.setdefault(item.archive.partition, []).append((item.archive.base, item.archive.end))
+    return tuple(
+        PartitionView(
+            partition=partition,
+            start=0,
+            stable=stable(partition),
+            next=following(partition),
+            watermark=ledger.watermark(partition),
+            pending=merge(pending.get(partition, [])),
+        )
+        for partition in range(state.partitions)
+        if wanted is None or partition in wanted
+    )
+
+
+def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, ...]]:
+    """The offsets per partition in a file's rows, as runs; an offset that is there twice is in two runs.
+
+    Rows without coordinates (somebody else's own rows) belong to no partition and are left out.
+    """
+    runs: dict[int, list[Range]] = {}
+    for batch in parquet.iter_batches(columns=["kafka.partition", "kafka.offset"]):
+        kafka: Any = batch.column("kafka")
+        partitions, offsets = pc.struct_field(kafka, "partition"), pc.struct_field(kafka, "offset")
+        placed = pc.and_(partitions.is_valid(), offsets.is_valid())
+        numbers = partitions.filter(placed).to_numpy(zero_copy_only=False)
+        places = offsets.filter(placed).to_numpy(zero_copy_only=False)
+        for partition in np.unique(numbers).tolist():
+            _append_runs(runs.setdefault(int(partition), []), np.sort(places[numbers == partition]))
+    if not runs and parquet.metadata.num_rows:
+        raise Corrupted(f"{name} has no kafka.partition and kafka.offset in any row")
+    return {partition: tuple(ranges) for partition, ranges in runs.items()}
+
+
+def _append_runs(ranges: list[Range], offsets: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+    """Add sorted offsets as ranges, going on with the last range where they follow it."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for run in np.split(offsets, breaks):
+        low, high = int(run[0]), int(run[-1]) + 1
+        if ranges and ranges[-1][1] == low:
+            ranges[-1] = (ranges[-1][0], high)
+        else:
+            ranges.append((low, high))
+
+
+def _stranger(view: TableView, name: str, cluster_id: str, state: TopicState, ledger: TopicLedger) -> str | None:
+    """Why a table of the right name is not the topic's; None if it is."""
+    owner = (view.properties.get(CLUSTER_ID), view.properties.get(TOPIC_ID))
+    if owner != (cluster_id, state.topic_id):
+        return f"table {name} belongs to topic id {owner[1]} of cluster {owner[0]}, not to this topic ({state.topic_id})"
+    if ledger.table_uuid is not None and view.uuid != ledger.table_uuid:
+        return f"table {name} was dropped and made again: its uuid is {view.uuid}, the ledger knows {ledger.table_uuid}"
+    return None
+
+
+def foreign_removals(view: TableView) -> tuple[Removal, ...]:
+    """Foreign snapshots of the lineage that took rows away, by their summaries."""
+    found: list[Removal] = []
+    for snapshot in view.lineage():
+        if snapshot.operation in _FOREIGN_REMOVALS and COMMIT_ID not in snapshot.summary:
+            rows = _count(snapshot.summary, "deleted-records") - _count(snapshot.summary, "added-records")
+            if rows > 0:
+                found.append(Removal(snapshot.snapshot_id, rows))
+    return tuple(found)
+
+
+def _count(summary: Mapping[str, str], name: str) -> int:
+    text = summary.get(name, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _proven(file: FileView) -> bool:
+    """Name, bounds and number of rows agree, so the rows need not be read."""
+    key = file.key
+    if key is None or file.offset_min is None or file.offset_max is None:
+        return False
+    return (file.partition_min, file.partition_max) == (key.partition, key.partition) and file.record_count == key.end - key.base - total(
+        merge(file.gaps)
+    )
+
+
+def _gaps(metadata: pq.FileMetaData) -> tuple[Range, ...]:
+    """The gaps that an archive's footer names; none if it has none to name."""
+    text = (metadata.metadata or {}).get(b"archiver.gaps")
+    try:
+        return tuple((int(low), int(high)) for low, high in json.loads(text)) if text else ()
+    except (TypeError, ValueError):
+        return ()
+
+
+def _spelled(uri: str) -> str:
+    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same object."""
+    for scheme in ("file://", "file:"):
+        if uri.startswith(scheme):
+            return "file:/" + uri.removeprefix(scheme).lstrip("/")
+    return "s3://" + uri.split("://", 1)[1] if uri.startswith(("s3a://", "s3n://")) else uri

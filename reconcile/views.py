@@ -1,0 +1,103 @@
+"""What the audit looks at: log, ledger and table of one topic as plain values.
+
+Owns no judgement and no effect: `observe.py` makes these, `judge.py` judges them. Ranges are [low, high).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from archiver.ids import TopicId
+from archiver.objects.paths import ArchiveKey
+from reconcile.coverage import Range
+
+Kind = Literal["none", "parquet", "iceberg"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One topic partition according to the intake log and the ledger."""
+
+    partition: int
+    start: int
+    """First offset that retention has left."""
+    stable: int
+    """Nothing at or beyond it may be archived."""
+    next: int
+    """The offset the next record will get."""
+    watermark: int
+    """The ledger's: archived without a hole up to here."""
+    pending: tuple[Range, ...] = ()
+    """Ranges that the ledger has written and not yet seen in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """One data file of a table's current snapshot (or, without a table, one archive)."""
+
+    path: str
+    """As the table names it."""
+    record_count: int
+    """As the table says."""
+    file_size: int | None
+    """Bytes, as the table says; None if it does not."""
+    object_size: int | None
+    """Bytes of the object; None if there is none."""
+    key: ArchiveKey | None = None
+    """What its path says, if that is the path of an archive of this topic; None for a file that somebody else wrote."""
+    offset_min: int | None = None
+    offset_max: int | None = None
+    """Bounds of kafka.offset, both inclusive; None where the table has none."""
+    partition_min: int | None = None
+    partition_max: int | None = None
+    """Bounds of kafka.partition."""
+    gaps: tuple[Range, ...] = ()
+    """Offsets of the key's range that hold no record, by the file's own footer."""
+    rows: Mapping[int, tuple[Range, ...]] | None = None
+    """Offsets per partition as read from the file's rows (a range for each run; doubled offsets twice); None if they were not read."""
+    unread: str | None = None
+    """Why the rows were not read, though they had to be."""
+    part: Range | None = None
+    """Of an archive without a table: the part of its range that a reader takes from it. None: all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A snapshot of somebody else that took rows away."""
+
+    snapshot_id: int
+    rows: int
+    """How many fewer than before, by the snapshot's summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A topic's table as its current snapshot is."""
+
+    name: str
+    snapshot_id: int | None
+    watermarks: Mapping[int, int] | None
+    """By the table's own evidence (protocol rule C1); None if that cannot be trusted."""
+    doubt: str | None = None
+    """Why the evidence cannot be trusted."""
+    files: tuple[FileView, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    has_deletes: bool = False
+    """The snapshot holds delete files: the counts of data files are upper bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """Everything the audit knows of one topic."""
+
+    topic: str
+    topic_id: TopicId
+    kind: Kind
+    partitions: tuple[PartitionView, ...]
+    table: TableState | None = None
+    """None if there is no table, or none that is this topic's own; `absent` says why where rows should be."""
+    absent: str | None = None
+    unreadable: str | None = None
+    """Why the table could not be looked at; then nothing can be told."""

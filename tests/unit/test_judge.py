@@ -1,0 +1,232 @@
+"""Does each kind of damage get its verdict, and nothing else one? Views are made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from archiver.ids import TopicId
+from archiver.objects.paths import ArchiveKey
+from reconcile.coverage import Range
+from reconcile.judge import PartitionFinding, judge_topic
+from reconcile.views import FileView, PartitionView, Removal, TableState, TopicView
+
+TOPIC = TopicId("a" * 32)
+
+
+def archive(base: int, end: int, partition: int = 0, **changes: Any) -> FileView:
+    file = FileView(
+        path=f"file:///data/{partition}/{base}-{end}.parquet",
+        record_count=end - base,
+        file_size=1000,
+        object_size=1000,
+        key=ArchiveKey(TOPIC, partition, "day", 20_000, base, end, 1),
+        offset_min=base,
+        offset_max=end - 1,
+        partition_min=partition,
+        partition_max=partition,
+    )
+    return replace(file, **changes)
+
+
+def foreign(rows: dict[int, tuple[Range, ...]] | None, **changes: Any) -> FileView:
+    count = 0 if rows is None else sum(high - low for ranges in rows.values() for low, high in ranges)
+    return replace(FileView("file:///data/compacted.parquet", count, 500, 500, rows=rows), **changes)
+
+
+def one(
+    files: list[FileView],
+    *,
+    watermark: int = 30,
+    stable: int = 40,
+    told: int | None = 30,
+    pending: tuple[Range, ...] = (),
+    doubt: str | None = None,
+    **table: Any,
+) -> PartitionFinding:
+    """The finding on a topic of one partition."""
+    state = TableState("shop.orders", 7, None if told is None else {0: told}, doubt, tuple(files), **table)
+    partition = PartitionView(0, 0, stable, stable, watermark, pending)
+    (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (partition,), state))
+    return found
+
+
+WHOLE = [archive(0, 10), archive(10, 20), archive(20, 30)]
+
+
+def test_every_offset_once_is_valid() -> None:
+    found = one(WHOLE)
+    assert (found.verdict, found.rows, found.proof, found.why) == ("valid", 30, "bounds", None)
+
+
+def test_order_of_files_does_not_matter() -> None:
+    assert one([WHOLE[2], WHOLE[0], WHOLE[1]]).verdict == "valid"
+
+
+def test_a_topic_without_records_is_valid_with_zero_rows() -> None:
+    found = one([], watermark=0, stable=0, told=0)
+    assert (found.verdict, found.rows) == ("valid", 0)
+    view = TopicView("orders", TOPIC, "iceberg", (PartitionView(0, 0, 0, 0, 0),))
+    assert judge_topic(view)[0].verdict == "valid"
+
+
+def test_records_not_archived_yet_are_no_fault() -> None:
+    found = one(WHOLE, stable=1000, pending=((30, 50),))
+    assert (found.verdict, found.pending) == ("valid", ((30, 50),))
+
+
+def test_missing_file() -> None:
+    found = one([WHOLE[0], WHOLE[2]])
+    assert (found.verdict, found.missing, found.doubled) == ("invalid", ((10, 20),), ())
+    assert "offsets 10 to 19 are not in the table" in (found.why or "")
+
+
+def test_doubled_file() -> None:
+    found = one([*WHOLE, WHOLE[1]])
+    assert (found.verdict, found.doubled, found.missing) == ("invalid", ((10, 20),), ())
+
+
+def test_overlapping_files() -> None:
+    found = one([archive(0, 15), archive(10, 30)])
+    assert (found.verdict, found.doubled) == ("invalid", ((10, 15),))
+
+
+@pytest.mark.parametrize("count", [9, 11, 0])
+def test_wrong_number_of_rows(count: int) -> None:
+    found = one([WHOLE[0], archive(10, 20, record_count=count), WHOLE[2]])
+    assert (found.verdict, found.missing) == ("invalid", ((10, 20),))
+    assert f"has {count} rows by the table, its name means 10" in (found.why or "")
+
+
+@pytest.mark.parametrize("bounds", [{"offset_min": 11}, {"offset_max": 20}, {"partition_min": 1, "partition_max": 1}])
+def test_bounds_that_contradict_the_name(bounds: dict[str, int]) -> None:
+    assert one([WHOLE[0], archive(10, 20, **bounds), WHOLE[2]]).verdict == "invalid"
+
+
+def test_dangling_file() -> None:
+    found = one([WHOLE[0], archive(10, 20, object_size=None), WHOLE[2]])
+    assert (found.verdict, found.missing) == ("invalid", ((10, 20),))
+    assert "is not in the object store" in (found.why or "")
+
+
+def test_object_of_another_size() -> None:
+    found = one([WHOLE[0], archive(10, 20, object_size=999), WHOLE[2]])
+    assert found.verdict == "invalid"
+    assert "has 999 bytes, the table says 1000" in (found.why or "")
+
+
+def test_table_behind_the_ledger() -> None:
+    found = one(WHOLE[:2], told=20)
+    assert (found.verdict, found.missing) == ("invalid", ((20, 30),))
+    assert "complete up to offset 20 by its own evidence, the ledger says 30" in (found.why or "")
+
+
+def test_evidence_behind_the_ledger_with_all_rows_there_is_not_told() -> None:
+    assert one(WHOLE, told=20).verdict == "unknown"
+
+
+def test_doubted_evidence_is_not_told_even_if_all_rows_are_there() -> None:
+    found = one(WHOLE, told=None, doubt="it was rolled back")
+    assert (found.verdict, found.why) == ("unknown", "table shop.orders: it was rolled back")
+
+
+def test_doubted_evidence_and_missing_rows() -> None:
+    found = one(WHOLE[:1], told=None, doubt="it was rolled back")
+    assert (found.verdict, found.missing) == ("invalid", ((10, 30),))
+
+
+def test_swap_that_the_ledger_has_not_recorded_yet() -> None:
+    found = one([*WHOLE, archive(30, 40)], told=40, pending=((30, 40),))
+    assert (found.verdict, found.rows, found.pending) == ("valid", 40, ())
+    assert "is not in the ledger yet" in (found.why or "")
+
+
+def test_commit_that_the_ledger_never_heard_of() -> None:
+    assert one([*WHOLE, archive(30, 40)], told=40).verdict == "unknown"
+
+
+def test_rows_beyond_stable() -> None:
+    found = one([*WHOLE, archive(30, 50)], told=50, pending=((30, 50),))
+    assert found.verdict == "invalid"
+    beyond = one([*WHOLE, archive(40, 50)])
+    assert beyond.verdict == "invalid"
+    assert "holds offsets 40 to 49, but only those below 40 are stable" in (beyond.why or "")
+
+
+def test_rows_beyond_the_watermark_that_nobody_wrote() -> None:
+    found = one([*WHOLE, archive(32, 35)])
+    assert found.verdict == "invalid"
+    assert "32 to 34" in (found.why or "")
+
+
+def test_ledger_beyond_the_log() -> None:
+    assert one(WHOLE, stable=20).verdict == "invalid"
+    assert one(WHOLE[:2], watermark=30, told=30, stable=20).verdict == "invalid"
+
+
+def test_gaps_are_not_missing() -> None:
+    found = one([WHOLE[0], archive(10, 20, record_count=8, gaps=((13, 15),)), WHOLE[2]])
+    assert (found.verdict, found.gaps, found.rows) == ("valid", ((13, 15),), 28)
+
+
+def test_rows_in_a_gap() -> None:
+    found = one([WHOLE[0], archive(10, 20, record_count=8, gaps=((13, 15),)), WHOLE[2], foreign({0: ((13, 14),)})])
+    assert found.verdict == "invalid"
+
+
+def test_compacted_by_others_proves_by_rows() -> None:
+    found = one([foreign({0: ((0, 30),)})])
+    assert (found.verdict, found.proof, found.rows) == ("valid", "rows", 30)
+    assert one([foreign({0: ((0, 29),)})]).missing == ((29, 30),)
+    assert one([foreign({0: ((0, 30), (4, 5))})]).doubled == ((4, 5),)
+
+
+def test_foreign_file_that_could_not_be_read() -> None:
+    found = one([WHOLE[0], WHOLE[1], foreign(None, unread="no permission")])
+    assert (found.verdict, found.proof) == ("unknown", "bounds")
+    assert "no permission" in (found.why or "")
+
+
+def test_foreign_file_concerns_only_the_partitions_of_its_bounds() -> None:
+    files = [archive(0, 5, 0), archive(0, 5, 1), foreign(None, unread="x", partition_min=1, partition_max=1)]
+    partitions = (PartitionView(0, 0, 5, 5, 5), PartitionView(1, 0, 5, 5, 5))
+    state = TableState("t", 1, {0: 5, 1: 5}, None, tuple(files))
+    assert [found.verdict for found in judge_topic(TopicView("orders", TOPIC, "iceberg", partitions, state))] == ["valid", "unknown"]
+
+
+def test_removed_by_somebody_else() -> None:
+    found = one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2),))
+    assert (found.verdict, found.removed, found.missing) == ("valid", ((12, 14),), ())
+    assert "snapshot 99" in (found.why or "")
+
+
+def test_more_missing_than_removed() -> None:
+    found = one([foreign({0: ((0, 12), (15, 30))})], removals=(Removal(99, 2),))
+    assert (found.verdict, found.missing, found.removed) == ("invalid", ((12, 15),), ())
+
+
+def test_fewer_missing_than_removed() -> None:
+    assert one(WHOLE, removals=(Removal(99, 2),)).verdict == "unknown"
+
+
+def test_delete_files_hide_rows() -> None:
+    assert one(WHOLE, has_deletes=True).verdict == "unknown"
+
+
+def test_catalog_that_is_down() -> None:
+    view = TopicView("orders", TOPIC, "iceberg", (PartitionView(0, 0, 9, 9, 5),), unreadable="the catalog does not answer")
+    (found,) = judge_topic(view)
+    assert (found.verdict, found.why) == ("unknown", "the catalog does not answer")
+
+
+def test_table_that_is_gone() -> None:
+    view = TopicView("orders", TOPIC, "iceberg", (PartitionView(0, 0, 9, 9, 5),), absent="table t is gone")
+    (found,) = judge_topic(view)
+    assert (found.verdict, found.missing, found.why) == ("invalid", ((0, 5),), "table t is gone")
+
+
+def test_archive_without_table_counts_only_the_part_that_is_read() -> None:
+    files = [archive(0, 10, part=(0, 10)), archive(5, 30, part=(10, 30))]
+    assert one(files).verdict == "valid"
