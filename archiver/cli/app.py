@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from archiver import packages
 from archiver.cli import archive, audit, config, consume, demo, ledger, produce, status, tables, topics
-from archiver.cli.exits import INTERRUPTED, USAGE, exit_code
+from archiver.cli.exits import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.errors import ArchiverError
 
 app = typer.Typer(
@@ -47,20 +47,19 @@ def run(arguments: list[str]) -> int:
     try:
         packages.check_own_packages()
         result = app(args=arguments, prog_name="archiver", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as help_asked:
-        print(help_asked.format_message())
+    except TyperException as usage:
+        # A command line that only lacks its command is answered with the help, which is no error message.
+        asked_nothing = not arguments or usage.format_message().startswith("Usage:")
+        print(usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr)
         return USAGE
-    except click.ClickException as usage:
-        print(f"error: {usage.format_message()}", file=sys.stderr)
-        return USAGE
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted; what was acknowledged is safe, the same command can be run again", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (head, less) has gone; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return FINE
     except ArchiverError as error:
         print(f"error: {error}", file=sys.stderr)
         return exit_code(error)
-    return result if isinstance(result, int) else 0
+    return result if isinstance(result, int) else FINE

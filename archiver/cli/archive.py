@@ -14,8 +14,12 @@ from archiver.jobs.report import ArchiveReport
 
 def archive(
     config: ConfigOption = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Archive whatever is stable, ignoring the triggers, until nothing is left.")] = False,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Archive whatever is stable, ignoring the triggers, until nothing is left.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Archive what is due: intake files become Parquet archives and table rows. Blocks until it is done."""
@@ -32,5 +36,8 @@ def archive(
 
 
 def _print_report(report: ArchiveReport) -> None:
-    rows = [(item.topic, item.state, item.archives, item.rows, human_bytes(item.stored_bytes), item.why or "") for item in report.topics.values()]
+    rows = [
+        (item.topic, item.state, item.archives, item.rows, human_bytes(item.stored_bytes), item.why or "")
+        for item in report.topics.values()
+    ]
     print_table("archived", ("topic", "state", "archives", "rows", "stored", "why"), rows)

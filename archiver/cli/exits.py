@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from archiver.errors import ArchiverError, Halt, InvalidInput
+from archiver.errors import ArchiverError, Deposed, Halt, InvalidInput
 
 FINE = 0
 WRONG = 1
@@ -18,6 +18,6 @@ def exit_code(error: ArchiverError) -> int:
     """The exit code that goes with an error, by what its type says the caller must do next."""
     if isinstance(error, InvalidInput):
         return USAGE
-    if isinstance(error, Halt):
+    if isinstance(error, Halt) and not isinstance(error, Deposed):  # Another leader goes on: nothing is wrong.
         return WRONG
     return UNTOLD

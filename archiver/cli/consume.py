@@ -1,0 +1,93 @@
+"""`archiver consume`: records back out, byte for byte, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import typer
+
+from archiver.assemble import Application
+from archiver.cli.exits import FINE
+from archiver.cli.options import ConfigOption, application
+from archiver.clock import SystemClock
+from archiver.errors import NotFound
+from archiver.ids import TopicId
+from archiver.stream.decode import Decoder
+from archiver.stream.records import StreamRecord
+from intake.record_json import record_json
+
+POLL_S = 0.5
+"""With --follow, time between two looks at the log's tail."""
+
+
+def consume(
+    topic: Annotated[str, typer.Option("--topic", help="The topic to read.")],
+    config: ConfigOption = None,
+    partition: Annotated[int | None, typer.Option("--partition", help="Only this partition (default: all, one after the other).")] = None,
+    start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
+    limit: Annotated[int | None, typer.Option("--max", min=0, help="At most so many records in all.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end; stop with Ctrl-C.")] = False,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Add the decoded message as `decoded` (see the schema in the configuration).")
+    ] = False,
+    text: Annotated[bool, typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64.")] = False,
+) -> int:
+    """Print records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text."""
+    with application(config) as app:
+        state = app.topic(topic)
+        if partition is not None and not 0 <= partition < state.partitions:
+            raise NotFound(f"topic {topic} has no partition {partition}; it has {state.partitions} partitions, 0 to {state.partitions - 1}")
+        partitions = range(state.partitions) if partition is None else [partition]
+        line = _printer(app, topic, decode, text)
+        for record in _records(app, state.topic_id, list(partitions), start, limit, follow):
+            sys.stdout.write(line(record) + "\n")
+    return FINE
+
+
+def _records(
+    app: Application, topic_id: TopicId, partitions: list[int], start: int, limit: int | None, follow: bool
+) -> Iterator[StreamRecord]:
+    """One pass over the partitions; with `follow`, pass after pass from where each partition ended."""
+    clock = SystemClock()
+    at = dict.fromkeys(partitions, start)
+    remaining = limit
+    while True:
+        stream = app.stream()
+        for partition in partitions:
+            for record in stream.read(topic_id, partition, at[partition], remaining):
+                yield record
+                at[partition] = record.offset + 1
+                remaining = None if remaining is None else remaining - 1
+            if remaining == 0:
+                return
+        if not follow:
+            return
+        sys.stdout.flush()
+        clock.sleep(POLL_S)
+
+
+def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable[[StreamRecord], str]:
+    decoder = Decoder(app.settings.topic(topic)) if decode else None
+
+    def line(record: StreamRecord) -> str:
+        told = record_json(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            timestamp_us=record.timestamp_us,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            ingest_us=record.ingest_us,
+            batch_start=record.batch_start,
+            source=record.source,
+            text=text,
+        )
+        if decoder is None:
+            return told
+        return json.dumps({**json.loads(told), "decoded": decoder.decode(record.key, record.value)}, ensure_ascii=False)
+
+    return line

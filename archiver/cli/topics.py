@@ -1,0 +1,100 @@
+"""`archiver topics`: the topics of the intake log and how far each of their partitions is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from archiver.assemble import Application
+from archiver.cli.exits import FINE
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_json, print_table
+from archiver.errors import ConfigInvalid, NotFound
+from archiver.jobs.positions import PartitionPosition, positions
+
+app = typer.Typer(help="Look at topics, and create those of the configuration.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
+    """Every topic of the intake log."""
+    with application(config) as app_:
+        rows = [_summary(app_, name) for name in sorted(app_.intake().topics_by_name)]
+    if output is Output.JSON:
+        print_json({"topics": rows})
+    else:
+        print_table("topics", ("topic", "partitions", "records", "archived", "topic id"), [list(row.values()) for row in rows])
+    return FINE
+
+
+@app.command("describe")
+def describe(
+    topic: Annotated[str, typer.Argument(help="The topic's name.")], config: ConfigOption = None, output: OutputOption = Output.TEXT
+) -> int:
+    """One topic: offsets of every partition, and its settings."""
+    with application(config) as app_:
+        state = app_.topic(topic)
+        found = positions(app_.intake(), app_.ledger(), state.topic_id)
+        settings = app_.settings.topic(topic)
+    if output is Output.JSON:
+        print_json(
+            {
+                "topic": topic,
+                "topic_id": state.topic_id,
+                "partitions": [vars_of(item) for item in found],
+                "settings": settings.model_dump(mode="json") if settings is not None else None,
+            }
+        )
+        return FINE
+    print_table(
+        f"{topic} ({state.topic_id})",
+        ("partition", "start", "archived to", "pending to", "stable", "next", "backlog rows"),
+        [(item.partition, item.start, item.watermark, item.written, item.stable, item.next, item.backlog_rows) for item in found],
+    )
+    return FINE
+
+
+@app.command("create")
+def create(topic: Annotated[str, typer.Argument(help="The topic's name, as in the configuration.")], config: ConfigOption = None) -> int:
+    """Declare a configured topic in the intake log now, rather than at its first use."""
+    with application(config) as app_:
+        settings = app_.settings.topic(topic)
+        if settings is None:
+            raise ConfigInvalid(f"topic {topic} is not in the configuration; add it under topics, with its number of partitions")
+        known = topic in app_.intake().topics_by_name
+        state = app_.sequencer.declare_topic(settings.name, settings.partitions)
+    print(f"topic {topic} {'exists already' if known else 'created'}: {state.partitions} partitions, id {state.topic_id}")
+    return FINE
+
+
+@app.command("delete")
+def delete(topic: Annotated[str, typer.Argument(help="The topic's name.")]) -> int:
+    """Not in this version: nothing is deleted."""
+    raise NotFound(f"topic {topic} was not deleted: this version deletes nothing; take it out of the configuration to stop using it")
+
+
+def _summary(app_: Application, name: str) -> dict[str, object]:
+    state = app_.intake().topics_by_name[name]
+    found = positions(app_.intake(), app_.ledger(), state.topic_id)
+    return {
+        "topic": name,
+        "partitions": state.partitions,
+        "records": sum(item.next for item in found),
+        "archived": sum(item.watermark for item in found),
+        "topic_id": state.topic_id,
+    }
+
+
+def vars_of(item: PartitionPosition) -> dict[str, object]:
+    """The position as JSON."""
+    return {
+        "partition": item.partition,
+        "start": item.start,
+        "watermark": item.watermark,
+        "written": item.written,
+        "stable": item.stable,
+        "next": item.next,
+        "backlog_rows": item.backlog_rows,
+        "backlog_bytes": item.backlog_bytes,
+    }

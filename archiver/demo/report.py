@@ -1,0 +1,152 @@
+"""What the demo has to show at its end, as values and as lines of text.
+
+Owns the words of the demo's last page. Promises that every number in it was read back from the tables or the audit, none from what the
+demo believes to have written.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from archiver.catalog.engines import spark_sql
+from archiver.demo.queries import Answer, view_sql
+from archiver.demo.settings import CATALOG, catalog_path
+
+SHOWN_FILES = 3
+"""So many data files stand in the line for DuckDB; the table has more."""
+REASONS_MAX = 5
+"""So many partitions that are not valid are explained on the page; `archiver audit` has them all."""
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One table as its current snapshot describes it."""
+
+    topic: str
+    table: str
+    records: int
+    """What was sent to the topic."""
+    rows: int
+    files: int
+    bytes: int
+    metadata_location: str
+    uris: tuple[str, ...]
+    """Of its data files."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the demo and how long it took."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class DemoReport:
+    """Everything the last page says."""
+
+    directory: Path
+    configuration: Path
+    steps: tuple[Step, ...]
+    tables: tuple[TableReport, ...]
+    answers: tuple[Answer, ...]
+    audit: dict[str, object]
+    """The document of `archiver audit --output json`."""
+
+    @property
+    def verdict(self) -> str:
+        """valid, invalid or unknown: the audit's, but never valid if a table holds other than what was sent."""
+        told = str(self.audit["verdict"])
+        complete = all(table.rows == table.records for table in self.tables)
+        return told if complete or told != "valid" else "invalid"
+
+    def to_json(self) -> dict[str, object]:
+        """The document of `demo --output json`."""
+        return {
+            "directory": str(self.directory),
+            "configuration": str(self.configuration),
+            "steps": [vars(step) for step in self.steps],
+            "tables": [
+                {name: getattr(table, name) for name in ("topic", "table", "records", "rows", "files", "bytes", "metadata_location")}
+                for table in self.tables
+            ],
+            "answers": [
+                {"question": answer.question.text, "columns": list(answer.columns), "rows": [list(row) for row in answer.rows]}
+                for answer in self.answers
+            ],
+            "verdict": self.verdict,
+            "audit": self.audit,
+        }
+
+    def lines(self, folder: str = "") -> list[str]:
+        """The last page, for people; `folder` stands before the commands it names (`.venv/bin/`)."""
+        page = ["", "Tables", *_tables(self.tables)]
+        for answer in self.answers:
+            page += ["", answer.question.text, *text_table(answer.columns, answer.rows)]
+        took = ", ".join(f"{step.name} {step.seconds:.1f} s" for step in self.steps)
+        page += ["", *_audit(self), f"Time: {took}", "", "To look further", *further(self, folder)]
+        return page
+
+
+def further(report: DemoReport, folder: str = "") -> list[str]:
+    """Commands to paste."""
+    flights = next(table for table in report.tables if table.topic == "flights")
+    configured = f"-c {shlex.quote(str(report.configuration))}"
+    query = "SELECT value.status, count(*) FROM nyc.flights GROUP BY 1"
+    properties = {"type": "sql", "uri": f"sqlite:///{catalog_path(report.directory)}"}
+    spark = spark_sql(CATALOG, properties, (report.directory / "data").as_uri(), query, f"{folder}spark-sql")
+    return [
+        f"  {folder}archiver consume {configured} --topic flights --partition 0 --max 3",
+        f"  {folder}archiver audit {configured}",
+        f"  {folder}archiver tables {configured}     (has lines for Trino, Spark SQL and DuckDB)",
+        f"  {folder}archiver ledger show {configured}",
+        "  DuckDB:",
+        f"    {view_sql('flights', flights.uris[:SHOWN_FILES])};",
+        "    SELECT status, count(*) FROM flights GROUP BY 1;",
+        "  Spark SQL (fetches Iceberg's runtime at the first start):",
+        *(f"    {line}" for line in spark),
+    ]
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """A plain table: numbers to the right, text to the left, two blanks between."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(line[place]) for line in [list(columns), *cells]) for place in range(len(columns))]
+    right = [bool(rows) and all(isinstance(row[place], int | float) for row in rows) for place in range(len(columns))]
+
+    def aligned(line: Sequence[str]) -> str:
+        padded = (text.rjust(width) if end else text.ljust(width) for text, width, end in zip(line, widths, right, strict=True))
+        return ("  " + "  ".join(padded)).rstrip()
+
+    return [aligned(columns), aligned(["-" * width for width in widths]), *(aligned(line) for line in cells)]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _tables(tables: Sequence[TableReport]) -> list[str]:
+    rows: list[tuple[object, ...]] = [
+        (item.table, item.rows, item.files, item.bytes, round(item.bytes / max(1, item.rows), 1)) for item in tables
+    ]
+    rows.append(("all", sum(item.rows for item in tables), sum(item.files for item in tables), sum(item.bytes for item in tables), None))
+    lines = text_table(("table", "rows", "files", "bytes", "bytes/row"), rows)
+    short = [item for item in tables if item.rows != item.records]
+    return lines + [f"  {item.table} holds {item.rows:,} rows, but {item.records:,} records were sent to {item.topic}" for item in short]
+
+
+def _audit(report: DemoReport) -> list[str]:
+    partitions = report.audit["partitions"]
+    assert isinstance(partitions, list)
+    lines = [f"Audit: {report.verdict} ({len(partitions)} topic partitions: is every offset in its table exactly once?)"]
+    wrong = [item for item in partitions if item["verdict"] != "valid"]
+    lines += [f"  {item['topic']} partition {item['partition']}: {item['verdict']}: {item['why']}" for item in wrong[:REASONS_MAX]]
+    return lines

@@ -1,0 +1,168 @@
+"""The demo: real data through the real parts, from intake files to an audit.
+
+Owns the order of the steps and nothing else. Whoever calls it hands in how an application is opened from a configuration file, so that the
+demo uses what every other command uses; only loading the data and asking the questions are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from archiver.catalog.tables import LiveFile, TableView
+from archiver.clock import Clock
+from archiver.demo.flights import TOPICS, find_data, load_tables, pieces
+from archiver.demo.queries import ask
+from archiver.demo.report import DemoReport, Step, TableReport
+from archiver.demo.settings import prepare, table_name
+from archiver.errors import Halt, OutcomeUnknown, RetryLater
+from archiver.jobs.report import ArchiveReport
+from intake.acknowledgements import PendingBatch
+
+DEFAULT_DIRECTORY = Path("demo-data")
+
+ACKNOWLEDGED_WITHIN_S = 60.0
+"""A closed writer has settled everything; this only bounds the wait if it has not."""
+
+Progress = Callable[[str], None]
+"""Takes one line about work in progress."""
+
+
+class DemoWriter(Protocol):
+    """The part of `intake.writer.IntakeWriter` the demo needs."""
+
+    def send_batch(self, topic: str, batch: pa.RecordBatch) -> PendingBatch:
+        """Queue a batch for its partitions; waits while the queue is full."""
+
+    def close(self) -> None:
+        """Write out what is queued and wait for it."""
+
+
+class DemoArchiving(Protocol):
+    """The part of `archiver.jobs.run.ArchiveRun` the demo needs."""
+
+    def run(self, scope: None, *, everything: bool) -> ArchiveReport:
+        """Archive all that is stable."""
+
+
+class DemoApplication(Protocol):
+    """The part of `archiver.assemble.Application` the demo needs."""
+
+    def writer(self) -> DemoWriter:
+        """A new intake writer; every configured topic exists then."""
+
+    def archiving(self, progress: Progress) -> DemoArchiving:
+        """The driver of archiving rounds."""
+
+    def audit(self, scope: None) -> dict[str, Any]:
+        """The audit's document."""
+
+    def table(self, topic: str) -> TableView | None:
+        """The topic's table as the catalog has it."""
+
+    def live_files(self, topic: str) -> Sequence[LiveFile]:
+        """The data files of the table's current snapshot."""
+
+
+@dataclass
+class _Run:
+    """Progress and timing of one run."""
+
+    clock: Clock
+    progress: Progress
+    steps: list[Step]
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Say what begins, and note how long it took."""
+        self.progress(f"[{len(self.steps) + 1}/5] {name}")
+        begun = self.clock.monotonic_s()
+        yield
+        self.steps.append(Step(name, round(self.clock.monotonic_s() - begun, 1)))
+
+
+def run_demo(
+    directory: Path, open_application: Callable[[Path], AbstractContextManager[DemoApplication]], clock: Clock, progress: Progress
+) -> DemoReport:
+    """Run the whole demo in `directory`, which is emptied if an earlier demo made it.
+
+    Raises `InvalidInput` for a folder that is somebody else's or missing data, `Halt`, `RetryLater` or `OutcomeUnknown` from the parts.
+    """
+    folder = find_data()
+    run = _Run(clock, progress, [])
+    configuration = prepare(directory)
+    with run.step("reading the source data"):
+        tables = load_tables(folder)
+    with open_application(configuration) as application:
+        with run.step("sending it through the intake writer"):
+            sent = _produce(application, tables, run)
+        with run.step("archiving on Spark and committing to the tables"):
+            _archive(application, progress)
+        with run.step("asking questions of the tables"):
+            reports = tuple(_table_report(application, topic.name, sent[topic.name]) for topic in TOPICS)
+            answers = tuple(ask({report.topic: report.uris for report in reports}))
+        with run.step("auditing"):
+            audit = application.audit(None)
+    return DemoReport(directory.resolve(), configuration, tuple(run.steps), reports, answers, audit)
+
+
+def _produce(application: DemoApplication, tables: dict[str, pa.Table], run: _Run) -> dict[str, int]:
+    """Send every record; the number of records per topic. All of them are acknowledged when this returns."""
+    sent = dict.fromkeys((topic.name for topic in TOPICS), 0)
+    total = sum(tables[name].num_rows for name in sent)
+    pending: list[PendingBatch] = []
+    writer = application.writer()
+    next_line = total // 4
+    try:
+        for piece in pieces(tables):
+            pending.append(writer.send_batch(piece.topic, piece.records))
+            sent[piece.topic] += piece.records.num_rows
+            done = sum(sent.values())
+            if done >= next_line:
+                run.progress(f"      {done:,} of {total:,} records sent")
+                next_line += total // 4
+    finally:
+        writer.close()
+    _check_acknowledged(pending)
+    return sent
+
+
+def _check_acknowledged(pending: Sequence[PendingBatch]) -> None:
+    """Raise unless every record has an offset."""
+    for batch in pending:
+        found = batch.result(ACKNOWLEDGED_WITHIN_S)
+        if found.outcome == "ok":
+            continue
+        why = next(verdict.error for verdict in found.verdicts if verdict.outcome == found.outcome)
+        if found.outcome == "unknown":
+            raise OutcomeUnknown(f"it is not known whether some records of {found.topic} were stored ({why}); run the demo again")
+        raise RetryLater(f"some records of {found.topic} were not stored ({why}); mend that and run the demo again")
+
+
+def _archive(application: DemoApplication, progress: Progress) -> None:
+    report = application.archiving(lambda text: progress(f"      {text}")).run(None, everything=True)
+    stuck = [*report.halted, *report.deferred]
+    if stuck:
+        raise Halt("the demo could not archive everything: " + "; ".join(f"{item.topic}: {item.why}" for item in stuck))
+
+
+def _table_report(application: DemoApplication, topic: str, records: int) -> TableReport:
+    view = application.table(topic)
+    if view is None:
+        raise Halt(f"topic {topic} was archived, but its table {table_name(topic)} is not in the catalog")
+    files = list(application.live_files(topic))
+    return TableReport(
+        topic=topic,
+        table=table_name(topic),
+        records=records,
+        rows=sum(file.record_count for file in files),
+        files=len(files),
+        bytes=sum(file.file_size or 0 for file in files),
+        metadata_location=view.metadata_location,
+        uris=tuple(file.path for file in files),
+    )

@@ -1,0 +1,109 @@
+"""The demo's folder: its configuration, its descriptor set, and what may be removed when the demo starts again.
+
+Owns the names of everything the demo puts into its folder. Must never remove a file that the demo did not make: a folder counts as the
+demo's only if it holds the marker, and nothing but the names listed here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import yaml
+from google.protobuf import timestamp_pb2
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from archiver.demo import flights_pb2
+from archiver.demo.flights import TOPICS
+from archiver.errors import InvalidInput
+
+MARKER = "this-is-a-demo.txt"
+CONFIGURATION = "archiver.yaml"
+DESCRIPTORS = "flights.binpb"
+_OURS = frozenset({MARKER, CONFIGURATION, DESCRIPTORS, "data", "metadata", "catalog"})
+_MARKER_TEXT = "Made by `archiver demo`. Running it again with this folder removes everything in here and starts afresh.\n"
+
+CATALOG = "local"
+NAMESPACE = "nyc"
+
+
+def prepare(directory: Path) -> Path:
+    """Make `directory` an empty demo folder with a configuration; the path of the configuration file.
+
+    Raises `InvalidInput` if it holds anything the demo did not make.
+    """
+    directory = directory.resolve()
+    _clear(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / MARKER).write_text(_MARKER_TEXT, encoding="utf-8")
+        for folder in ("data", "metadata", "catalog"):
+            (directory / folder).mkdir()
+        (directory / DESCRIPTORS).write_bytes(descriptor_set())
+        (directory / CONFIGURATION).write_text(configuration(directory), encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"the demo cannot write into {directory}: {error}; choose another folder with --dir") from error
+    return directory / CONFIGURATION
+
+
+def table_name(topic: str) -> str:
+    """The table of a demo topic, with its namespace."""
+    return f"{NAMESPACE}.{topic}"
+
+
+def catalog_path(directory: Path) -> Path:
+    """The database of the demo's catalog."""
+    return directory / "catalog" / "catalog.db"
+
+
+def descriptor_set() -> bytes:
+    """`flights.proto` and what it imports, as a serialised FileDescriptorSet."""
+    found = FileDescriptorSet()
+    for descriptor in (timestamp_pb2.DESCRIPTOR, flights_pb2.DESCRIPTOR):
+        file = FileDescriptorProto()
+        descriptor.CopyToProto(file)
+        found.file.append(file)
+    return found.SerializeToString(deterministic=True)
+
+
+def configuration(directory: Path) -> str:
+    """The text of `archiver.yaml`: everything on this machine, nothing tuned for the demo."""
+    document = {
+        "cluster": "demo",
+        "data": {"uri": (directory / "data").as_uri()},
+        "metadata": {"sqlite": {"path": str(directory / "metadata" / "metadata.db")}},
+        "catalogs": [{"name": CATALOG, "type": "sql", "uri": f"sqlite:///{catalog_path(directory)}?timeout=60"}],
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": topic.partitions,
+                "retention": "forever",
+                "value": {"descriptor_set": DESCRIPTORS, "message": topic.message},
+                "archive": {"kind": "iceberg", "catalog": CATALOG, "table": table_name(topic.name), "partition_by": ["day"]},
+            }
+            for topic in TOPICS
+        ],
+    }
+    return "# The demo's configuration: a working example to copy from.\n" + yaml.safe_dump(document, sort_keys=False, width=120)
+
+
+def _clear(directory: Path) -> None:
+    """Remove an earlier demo; leave a missing or empty folder as it is; refuse anything else."""
+    if directory.exists() and not directory.is_dir():
+        raise InvalidInput(f"{directory} is a file; choose a folder with --dir")
+    present = sorted(entry.name for entry in directory.iterdir()) if directory.exists() else []
+    if not present:
+        return
+    foreign = [name for name in present if name not in _OURS]
+    if MARKER not in present or foreign:
+        named = ", ".join((foreign or present)[:3])
+        raise InvalidInput(
+            f"{directory} is not empty and not a demo's folder (it holds {named}); choose another with --dir, or empty it yourself"
+        )
+    # The marker goes last, so that a removal that was interrupted can be taken up again.
+    for name in sorted(present, key=lambda entry: entry == MARKER):
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

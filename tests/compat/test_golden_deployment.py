@@ -1,0 +1,93 @@
+"""What an earlier version left behind: every version reads it all, commits what was pending, and goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.deployment import Deployment, check_present, sample_records
+from tests.support.golden import GOLDEN, golden_place, unpack
+from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+
+VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Golden(Deployment):
+    """A deployment whose configuration is the one that was stored."""
+
+    def __post_init__(self) -> None:
+        """Nothing is written: everything is there."""
+
+    def jsonl(self, name: str) -> list[Any]:
+        """A stored list."""
+        return [json.loads(line) for line in (self.root / name).read_text().splitlines()]
+
+
+@pytest.fixture(params=VERSIONS)
+def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
+    """A copy of the golden deployment at its place."""
+    with golden_place(request.param) as folder:
+        unpack(request.param, folder)
+        yield Golden(folder)
+
+
+def test_there_is_one() -> None:
+    assert VERSIONS
+
+
+def test_it_is_read(golden: Golden) -> None:
+    check_present(golden, golden.jsonl("sent.jsonl"), golden.jsonl("acknowledged.jsonl"))
+    audit = golden.cli("audit", "--output", "json")
+    assert audit.code == 0, audit.out
+    document = audit.json()
+    assert sum(partition["rows"] for partition in document["partitions"]) > 0
+    assert any(partition["pending"] for partition in document["partitions"])
+    ledger = golden.cli("ledger", "show", "--output", "json").json()
+    assert [item["state"] for item in ledger["rounds"]] == ["settled", "written"]
+    events = golden.cli("ledger", "events").lines()
+    assert {item["event"]["type_name"] for item in events} == {
+        "START_COMMIT",
+        "DATA_WRITTEN",
+        "DATA_COMPLETE",
+        "COMMIT_TO_TABLE",
+        "COMMIT_COMPLETE",
+    }
+
+
+@pytest.mark.spark
+def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:  # noqa: F811
+    pending = _pending(golden)
+    assert pending
+    before = _digests(golden.data)
+    more = sample_records(24, first=120)
+    acknowledged = [*golden.jsonl("acknowledged.jsonl"), *golden.produce(more)]
+    done = golden.cli("archive", "--all")
+    assert done.code == 0, (done.out, done.err)
+    audit = golden.cli("audit", "--output", "json")
+    assert audit.code == 0, audit.out
+    for partition in audit.json()["partitions"]:
+        if partition["topic"] != "kept":
+            assert partition["rows"] == partition["watermark"] == partition["next"], partition
+    assert not _pending(golden)
+    after = _digests(golden.data)
+    assert {path: digest for path, digest in after.items() if path in before} == before, "what was stored is never changed"
+    killed = [item for topic in golden.cli("ledger", "show", "--output", "json").json()["topics"] for item in topic["killed"]]
+    assert not killed, "the archives of the earlier version were committed as they are"
+    check_present(golden, [*golden.jsonl("sent.jsonl"), *more], acknowledged)
+
+
+def _pending(golden: Golden) -> list[str]:
+    topics = golden.cli("ledger", "show", "--output", "json").json()["topics"]
+    return [key for topic in topics for key in topic["pending"]]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,116 @@
+"""Kill the process at each failpoint once: what was acknowledged is there, `archive --all` goes on, and the audit says valid."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from archiver import failpoints
+from tests.support.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+
+PRODUCING = [name for name in failpoints.NAMES if name.startswith(("writer.", "topic."))]
+IN_WORKERS = [name for name in failpoints.NAMES if name.startswith("archive.upload.")]
+ARCHIVING = [name for name in failpoints.NAMES if name not in PRODUCING and name not in IN_WORKERS]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+def test_every_failpoint_has_its_kill() -> None:
+    assert sorted([*PRODUCING, *IN_WORKERS, *ARCHIVING]) == sorted(failpoints.NAMES)
+
+
+@pytest.mark.parametrize("name", PRODUCING)
+def test_killed_while_producing(name: str, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    sent = sample_records(120)
+    killed = deployment.run("produce", "--output", "json", stdin=jsonl(sent), armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, killed.err
+    acknowledged = killed.lines()
+    again = deployment.produce(sample_records(60, first=120))
+    _archive_and_check(deployment)
+    check_present(deployment, sent, acknowledged)
+    check_present(deployment, sample_records(60, first=120), again)
+
+
+@pytest.mark.parametrize("name", ARCHIVING)
+def test_killed_while_archiving(name: str, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    sent = sample_records(120)
+    acknowledged = deployment.produce(sent)
+    killed = deployment.run("archive", "--all", armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, killed.err
+    check_present(deployment, sent, acknowledged)
+    more = sample_records(60, first=120)
+    acknowledged += deployment.produce(more)
+    _archive_and_check(deployment)
+    check_present(deployment, [*sent, *more], acknowledged)
+
+
+@pytest.mark.parametrize("name", IN_WORKERS)
+def test_worker_killed(name: str, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    sent = sample_records(120)
+    acknowledged = deployment.produce(sent)
+    failed = deployment.run("archive", "--all", armed=f"{name}=kill")
+    assert failed.code == 2, (failed.out, failed.err)
+    _archive_and_check(deployment)
+    check_present(deployment, sent, acknowledged)
+
+
+@pytest.mark.parametrize("action", ["error", "unknown"])
+@pytest.mark.parametrize("name", [name for name in ARCHIVING if name not in IN_WORKERS])
+def test_a_step_that_fails_or_loses_its_reply(name: str, action: str, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    sent = sample_records(60)
+    acknowledged = deployment.produce(sent)
+    failed = deployment.cli("archive", "--all", armed=f"{name}={action}")
+    assert failed.code in (0, 2), (failed.out, failed.err)
+    _archive_and_check(deployment)
+    check_present(deployment, sent, acknowledged)
+
+
+def _archive_and_check(deployment: Deployment) -> None:
+    done = deployment.cli("archive", "--all", "--output", "json")
+    assert done.code == 0, (done.out, done.err)
+    audit = deployment.cli("audit", "--output", "json")
+    assert audit.code == 0, audit.out
+    document = audit.json()
+    assert document["verdict"] == "valid"
+    rows = 0
+    for partition in document["partitions"]:
+        if partition["topic"] == "kept":
+            continue
+        assert partition["watermark"] == partition["stable"] == partition["next"], partition
+        assert partition["rows"] == partition["next"], partition
+        rows += partition["rows"]
+    assert rows > 0
+    _once_by_other_means(deployment, document)
+
+
+def _once_by_other_means(deployment: Deployment, document: dict[str, Any]) -> None:
+    """The tables' own files, read without the project's code: every offset once."""
+    for item in deployment.cli("tables", "--output", "json").json()["tables"]:
+        offsets: dict[int, list[int]] = {}
+        for path in _table_files(deployment, item["table"]):
+            places: list[Any] = pq.read_table(path, columns=["kafka"]).column("kafka").to_pylist()
+            for place in places:
+                offsets.setdefault(place["partition"], []).append(place["offset"])
+        for partition in document["partitions"]:
+            if partition["topic"] == item["topic"]:
+                assert sorted(offsets.get(partition["partition"], [])) == list(range(partition["next"]))
+
+
+def _table_files(deployment: Deployment, table: str) -> list[str]:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db?timeout=60")
+    try:
+        return [task.file.file_path.removeprefix("file://") for task in catalog.load_table(table).scan().plan_files()]
+    finally:
+        catalog.close()

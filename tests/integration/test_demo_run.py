@@ -1,0 +1,143 @@
+"""The demo's steps: what stops it, and that the real parts carry it to the end on a handful of rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from archiver.assemble import open_application
+from archiver.catalog.tables import LiveFile, TableView
+from archiver.clock import ManualClock, SystemClock
+from archiver.demo import run
+from archiver.demo.report import DemoReport, TableReport
+from archiver.demo.run import run_demo
+from archiver.errors import Halt, OutcomeUnknown, RetryLater
+from archiver.jobs.report import ArchiveReport
+from archiver.settings import load_settings
+from intake.acknowledgements import OK, PendingBatch, Verdict
+from tests.support.demo_source import write_source
+
+
+@pytest.fixture(autouse=True)
+def _small_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    write_source(source)
+    monkeypatch.setattr(run, "find_data", lambda: source)
+
+
+@dataclass
+class Parts:
+    """An application that stores nothing and answers as it is told."""
+
+    verdict: Verdict = OK
+    report: ArchiveReport = field(default_factory=ArchiveReport)
+    sent: int = 0
+    closed: bool = False
+
+    def writer(self) -> Parts:
+        return self
+
+    def send_batch(self, topic: str, batch: pa.RecordBatch) -> PendingBatch:
+        rows = batch.num_rows
+        self.sent += rows
+        pending = PendingBatch(topic, np.zeros(rows, np.int32), threading.Condition())
+        pending.expect(0)
+        pending.admitted()
+        pending.settle(0, np.arange(rows, dtype=np.int64), np.zeros(rows, np.int32), [self.verdict])
+        return pending
+
+    def close(self) -> None:
+        self.closed = True
+
+    def archiving(self, progress: Callable[[str], None]) -> Parts:
+        progress("refining")
+        return self
+
+    def run(self, scope: None, *, everything: bool) -> ArchiveReport:
+        assert everything
+        return self.report
+
+    def audit(self, scope: None) -> dict[str, Any]:
+        return {"verdict": "valid", "partitions": []}
+
+    def table(self, topic: str) -> TableView | None:
+        return None
+
+    def live_files(self, topic: str) -> list[LiveFile]:
+        return []
+
+
+def run_with(parts: Parts, tmp_path: Path) -> DemoReport:
+    @contextmanager
+    def opened(_path: Path) -> Iterator[Parts]:
+        yield parts
+
+    return run_demo(tmp_path / "demo", opened, ManualClock(), lambda _line: None)
+
+
+@pytest.mark.parametrize(("outcome", "error"), [("unknown", OutcomeUnknown), ("failed", RetryLater)])
+def test_records_that_were_not_acknowledged_stop_it(tmp_path: Path, outcome: Any, error: type[Exception]) -> None:
+    parts = Parts(Verdict(outcome, "the disk is full"))
+    with pytest.raises(error, match="the disk is full"):
+        run_with(parts, tmp_path)
+    assert parts.closed
+
+
+def test_halted_topic_stops_it(tmp_path: Path) -> None:
+    parts = Parts()
+    parts.report.of("planes").halt("the table belongs to somebody else")
+    with pytest.raises(Halt, match="planes: the table belongs to somebody else"):
+        run_with(parts, tmp_path)
+
+
+def test_missing_table_stops_it(tmp_path: Path) -> None:
+    parts = Parts()
+    with pytest.raises(Halt, match=r"its table nyc\.flights is not in the catalog"):
+        run_with(parts, tmp_path)
+    assert parts.sent == 14
+
+
+def test_short_table_is_never_called_valid(tmp_path: Path) -> None:
+    short = TableReport("flights", "nyc.flights", 10, 9, 1, 100, "file:///m.json", ("file:///a.parquet",))
+    report = DemoReport(tmp_path, tmp_path / "archiver.yaml", (), (short,), (), {"verdict": "valid", "partitions": []})
+    assert report.verdict == "invalid"
+    assert "nyc.flights holds 9 rows, but 10 records were sent to flights" in "\n".join(report.lines())
+
+
+@pytest.mark.spark
+def test_the_real_parts_carry_it_twice(tmp_path: Path) -> None:
+    lines: list[str] = []
+    for _ in range(2):
+        report = run_demo(
+            tmp_path / "demo", lambda path: open_application(load_settings(path, os.environ), os.environ), SystemClock(), lines.append
+        )
+        assert report.verdict == "valid"
+        assert {table.topic: table.rows for table in report.tables} == {
+            "flights": 4,
+            "weather": 4,
+            "planes": 2,
+            "airports": 2,
+            "airlines": 2,
+        }
+        assert len(report.answers) == 3
+        weather = report.answers[1]
+        assert {row[0] for row in weather.rows} == {"fair", "visibility below 2 miles", "gusts above 30 mph"}
+        page = "\n".join(report.lines())
+        assert "Audit: valid (19 topic partitions" in page
+        assert f"archiver consume -c {report.configuration}" in page
+        assert json.loads(json.dumps(report.to_json()))["verdict"] == "valid"
+    assert [line for line in lines if line.startswith("[")][:2] == [
+        "[1/5] reading the source data",
+        "[2/5] sending it through the intake writer",
+    ]
