@@ -234,6 +234,7 @@ class IntakeWriter:
             key = intake_key(written_us, new_ulid(self._ids, written_us))
             create_once(self._objects, key, file.data)
             failpoints.reach("writer.upload.after")
+            failpoints.reach("writer.append.before")
         except Exception as error:  # noqa: BLE001
             # No entry was tried, so whatever it was, these records are certainly not in the log.
             return none, _verdict("failed", "the intake file could not be stored", error)

@@ -44,22 +44,26 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
+    result: object = FINE
     try:
         packages.check_own_packages()
         result = app(args=arguments, prog_name="archiver", standalone_mode=False)
+        sys.stdout.flush()  # Here, where a reader that has gone can still be handled.
     except TyperException as usage:
         # A command line that only lacks its command is answered with the help, which is no error message.
         asked_nothing = not arguments or usage.format_message().startswith("Usage:")
         print(usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr)
         return USAGE
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted; what was acknowledged is safe, the same command can be run again", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output (head, less) has gone; there is nobody left to tell.
+        result = INTERRUPTED
+    except (BrokenPipeError, SystemExit) as gone:
+        # The reader of our output (head, less) has gone; there is nobody left to tell. Typer makes an exit with code 1 of it.
+        if isinstance(gone, SystemExit) and not isinstance(gone.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FINE
     except ArchiverError as error:
         print(f"error: {error}", file=sys.stderr)
         return exit_code(error)
+    if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
+        print("interrupted; what was acknowledged is safe, the same command can be run again", file=sys.stderr)
     return result if isinstance(result, int) else FINE

@@ -46,6 +46,7 @@ class Publisher:
 
     def round_started(self) -> bytes:
         """START_COMMIT; returns the round's commit id (16 bytes)."""
+        failpoints.reach("round.start.before")
         commit_id = new_uuid(self._ids)
         self._leader.append(pb.RoundStarted(commit_id=commit_id.bytes, event=self._message(StartCommit(commit_id))))
         failpoints.reach("round.start.after")
@@ -73,6 +74,7 @@ class Publisher:
 
     def round_written(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
         """DATA_COMPLETE: the offset and ingest time that every partition of the round has reached."""
+        failpoints.reach("complete.append.before")
         reached: list[TopicPartitionOffset] = []
         for work in works:
             ledger = self._leader.fold.topic(work.state.topic_id)
@@ -98,6 +100,7 @@ class Publisher:
 
     def round_settled(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
         """COMMIT_COMPLETE: every table of the round is settled; the time below which all of them are complete, if it is known."""
+        failpoints.reach("settled.append.before")
         known = [self._leader.fold.topic(work.state.topic_id).valid_through_us for work in works if work.table is not None]
         through_us = min(known) if known and all(known) else None
         self._leader.append(pb.RoundSettled(commit_id=commit_id, event=self._message(CommitComplete(_uuid(commit_id), through_us))))

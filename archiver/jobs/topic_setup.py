@@ -125,7 +125,9 @@ class TopicSetup:
         }
         key = paths.topic_key(state.topic_id)
         if self._objects.info(key) is None:
+            failpoints.reach("identity.upload.before")
             create_once(self._objects, key, json.dumps(document, indent=2).encode() + b"\n")
+            failpoints.reach("identity.upload.after")
 
     def _record(self, state: TopicState, schema: TopicSchema) -> None:
         failpoints.reach("schema.append.before")

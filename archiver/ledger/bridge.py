@@ -11,7 +11,8 @@ import hashlib
 import uuid
 from collections.abc import Callable, Sequence
 
-from archiver.errors import Corrupted, Halt
+from archiver import failpoints
+from archiver.errors import Corrupted, Halt, InvalidInput
 from archiver.events import codec
 from archiver.events.types import DataFile, Event, PartitionField
 from archiver.ids import TopicId
@@ -36,13 +37,18 @@ def intern(leader: Leader, text: bytes, what: str) -> bytes:
         raise Halt(f"the event schema of {what} has {len(text)} bytes, more than {TEXT_BYTES_MAX - 1}; partition the table by fewer fields")
     digest = hashlib.sha256(text).digest()
     if digest not in leader.fold.texts:
+        failpoints.reach("text.append.before")
         leader.append(pb.SchemaText(sha256=digest, text=text))
+        failpoints.reach("text.append.after")
     return digest
 
 
 def event_message(leader: Leader, event: Event, partition_fields: Sequence[PartitionField], what: str) -> pb.Event:
     """The stored form of `event`; its schema text is in the log when this returns."""
-    text, datum = codec.split(codec.encode(event, partition_fields))
+    try:
+        text, datum = codec.split(codec.encode(event, partition_fields))
+    except InvalidInput as error:
+        raise Halt(f"{what}: its control event cannot be written: {error}") from error
     return pb.Event(text_sha256=intern(leader, text, what), datum=datum)
 
 

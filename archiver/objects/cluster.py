@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from archiver import failpoints
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, Corrupted, KeyExists, NotFound
 from archiver.ids import IdSource
@@ -90,8 +91,10 @@ def _create(store: ObjectStore, name: str, ids: IdSource, clock: Clock) -> Clust
     created = (_START + timedelta(microseconds=clock.now_us())).isoformat(timespec="microseconds").replace("+00:00", "Z")
     document = {"format": FORMAT, "cluster_id": cluster_id, "name": name, "created": created}
     # If somebody was faster, theirs counts.
+    failpoints.reach("cluster.create.before")
     with contextlib.suppress(KeyExists):
         create_once(store, cluster_key(), (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
+    failpoints.reach("cluster.create.after")
     found = read_cluster(store)
     if found is None:
         raise Corrupted(f"{store.uri(cluster_key())} vanished right after it was written; something else deletes files there")

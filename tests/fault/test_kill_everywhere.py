@@ -14,7 +14,7 @@ from archiver import failpoints
 from tests.support.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
-PRODUCING = [name for name in failpoints.NAMES if name.startswith(("writer.", "topic."))]
+PRODUCING = [name for name in failpoints.NAMES if name.startswith(("writer.", "topic.", "cluster."))]
 IN_WORKERS = [name for name in failpoints.NAMES if name.startswith("archive.upload.")]
 ARCHIVING = [name for name in failpoints.NAMES if name not in PRODUCING and name not in IN_WORKERS]
 

@@ -1,0 +1,70 @@
+"""A program of its own: refines incompressible records and prints by how many MiB the process grew.
+
+`python -m tests.support.refine_memory FOLDER BUFFER_BYTES ROW_GROUP_BYTES`.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from archiver.jobs.refined import RefineOptions
+from archiver.jobs.task import run_bundle
+from archiver.objects.local import LocalObjectStore
+from intake.format import INTAKE_SCHEMA
+from tests.support.intake_files import Intake
+from tests.support.refining import NOW, task_of
+
+PARTITIONS = 8
+FILES = 20
+ROWS = 1_000
+VALUE_BYTES = 2_000
+"""Raw bytes in all: 8 x 20 x 1,000 x 2,000 = 320 MB."""
+
+
+def fill(intake: Intake) -> Any:
+    """Twenty files of 16 MB, each with every partition."""
+    random = np.random.default_rng(7)
+    topic = intake.topic("raw", PARTITIONS)
+    rows = PARTITIONS * ROWS
+    for number in range(FILES):
+        data = pa.py_buffer(random.bytes(rows * VALUE_BYTES))
+        offsets = pa.py_buffer((np.arange(rows + 1, dtype=np.int32) * VALUE_BYTES).tobytes())
+        values = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, data])
+        times = pa.array(np.full(rows, NOW + number)).cast(INTAKE_SCHEMA.field("accept_timestamp").type)
+        columns: dict[str, Any] = {
+            "topic": pa.array(["raw"] * rows),
+            "partition": pa.array(np.repeat(np.arange(PARTITIONS, dtype=np.int32), ROWS)),
+            "value": values,
+            "headers": pa.array([[]] * rows, INTAKE_SCHEMA.field("headers").type),
+            "event_timestamp": times,
+            "accept_timestamp": times,
+            "batch": pa.array(np.zeros(rows, np.int32)),
+        }
+        arrays = [columns.get(field.name, pa.nulls(rows, field.type)) for field in INTAKE_SCHEMA]
+        table = pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA)
+        intake.table(table, [((topic, partition), ROWS, ROWS * VALUE_BYTES, NOW + number) for partition in range(PARTITIONS)])
+    return topic
+
+
+def main(folder: str, buffer_bytes: str, row_group_bytes: str) -> None:
+    """Fill, refine, print."""
+    intake = Intake(LocalObjectStore(Path(folder)))
+    topic = fill(intake)
+    pa.default_memory_pool().release_unused()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    plans = [plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)]
+    options = RefineOptions(buffer_bytes=int(buffer_bytes), row_group_bytes=int(row_group_bytes))
+    for result in run_bundle(task_of(intake, plans, options=options)):
+        assert result.error is None, result.why
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(grown // (1024 * 1024 if sys.platform == "darwin" else 1024))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
