@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
@@ -48,6 +49,15 @@ class SparkRefiner:
         return [_result_of(plan, found) for task in tasks for plan in task.plans]
 
     def _collect(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
+        """The workers' answers.
+
+        The job is waited for by a thread of its own: py4j takes a Ctrl-C that meets it in a call for an error of the call. Here it reaches
+        the thread that waits; Spark's own handler has then cancelled the job, so that the other thread ends as well.
+        """
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="refine-job") as runner:
+            return runner.submit(self._run, session, tasks).result()
+
+    def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
         watch = _Watch(session, self._timeout_s)
         try:
             with watch:

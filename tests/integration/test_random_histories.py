@@ -1,0 +1,155 @@
+"""Random histories of producing, archiving and dying, each repeatable by its seed: in the end every acknowledgement is true.
+
+`ARCHIVER_HISTORY_SEEDS=N` runs N histories instead of the few that continuous integration does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from archiver import failpoints
+from archiver.errors import ArchiverError
+from archiver.jobs.refined import PlanResult, RefineJob
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver, refine_here
+from tests.support.orders import order
+
+SEEDS = int(os.environ.get("ARCHIVER_HISTORY_SEEDS", "6"))
+STEPS = 25
+PARTITIONS = {"orders": 3, "clicks": 2}
+SETTLING_RUNS_MAX = 5
+
+
+class Died(BaseException):
+    """The end of a process at a failpoint, as far as the process itself can play it."""
+
+
+@dataclass
+class History:
+    """One seed's history: what was acknowledged how."""
+
+    deployment: Deployment
+    random: random.Random
+    driver: Driver = field(init=False)
+    placed: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    unknown: set[bytes] = field(default_factory=set)
+    failed: set[bytes] = field(default_factory=set)
+    steps: list[str] = field(default_factory=list)
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.deployment)
+
+    def restart(self) -> None:
+        self.steps.append("restart")
+        self.driver.close()
+        self.driver = Driver(self.deployment)
+
+    def arm(self, prefixes: tuple[str, ...]) -> None:
+        """Perhaps something will go wrong, somewhere."""
+        names = [name for name in failpoints.NAMES if name.startswith(prefixes)]
+        chosen = self.random.sample(names, self.random.choice((0, 1, 1, 2)))
+        text = ",".join(f"{name}={self.random.choice(('error', 'unknown'))}@{self.random.choice((1, 1, 2, 3))}" for name in chosen)
+        self.steps.append(f"arm {text}")
+        failpoints.arm(text)
+
+    def produce(self) -> None:
+        self.arm(("writer.", "topic."))
+        topic = self.random.choice(list(PARTITIONS))
+        values = [self.value(topic) for _ in range(self.random.randint(1, 12))]
+        self.steps.append(f"produce {len(values)} to {topic}")
+        try:
+            acknowledged = self.driver.send(topic, values, self.random.choice([None, *range(PARTITIONS[topic])]))
+        except ArchiverError:
+            self.unknown.update(values)  # declaring the topic, or a full queue
+            return
+        finally:
+            failpoints.arm("")
+        for value, item in zip(values, acknowledged, strict=True):
+            if item.offset is None:
+                (self.unknown if item.outcome == "unknown" else self.failed).add(value)
+            else:
+                assert (topic, item.partition, item.offset) not in self.placed
+                self.placed[topic, item.partition, item.offset] = value
+
+    def value(self, topic: str) -> bytes:
+        self.sent += 1
+        return order(self.sent, lines=self.sent % 3) if topic == "orders" and self.sent % 5 else b"\xff%d" % self.sent
+
+    def archive(self) -> None:
+        self.arm(("epoch.", "table.", "schema.", "round.", "archive.", "written.", "complete.", "committed.", "settled.", "tick."))
+        scope = self.random.choice((None, None, ("orders", None), ("orders", frozenset({0, 2})), ("clicks", frozenset({1}))))
+        dies = self.random.random() < 0.3
+
+        def refine(job: RefineJob) -> list[PlanResult]:
+            found = refine_here(job)
+            if dies:
+                raise Died
+            return found
+
+        self.steps.append(f"archive {scope}, dies: {dies}")
+        try:
+            self.driver.archive(scope, everything=self.random.random() < 0.8, refine=refine)
+        except (ArchiverError, Died) as error:
+            self.steps.append(f"ended by {error!r}")
+        finally:
+            failpoints.arm("")
+
+    def look(self) -> None:
+        """Reading and the audit in the middle of everything."""
+        self.steps.append("look")
+        for topic in self.driver.application.intake().topics_by_name:
+            self.check(topic)
+        document = self.driver.audit()
+        assert document["verdict"] != "invalid", document
+
+    def check(self, topic: str) -> None:
+        found = {(topic, partition, item.offset): item.value for partition, items in self.driver.records(topic).items() for item in items}
+        mine = {place: value for place, value in self.placed.items() if place[0] == topic}
+        assert {place: found.get(place) for place in mine} == mine
+        others = [value for place, value in found.items() if place not in mine]
+        assert len(set(others)) == len(others)
+        assert set(others) <= self.unknown, "only what nobody could tell may be there besides"
+        assert not set(found.values()) & self.failed
+
+    def settle(self) -> None:
+        for _ in range(SETTLING_RUNS_MAX):
+            report = self.driver.archive()
+            if not report.halted and not report.deferred:
+                break
+        else:
+            raise AssertionError(f"not settled after {SETTLING_RUNS_MAX} runs: {report}")
+        assert self.driver.archive().rounds == 0, "nothing is left"
+        self.driver.check_complete(*PARTITIONS)
+        for topic in PARTITIONS:
+            self.check(topic)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_history(seed: int, tmp_path: Path) -> None:
+    overrides = {
+        "archive": {"max_bytes": 100, "round_bytes_max": 400, "idle_max": 0, "tick": 0.001},
+        "log": {"append_attempts_max": 2, "append_backoff": 0.001},
+    }
+    history = History(Deployment(tmp_path / "d", overrides=overrides), random.Random(seed))
+    document = history.deployment.document()
+    document["topics"] = document["topics"][:2]
+    history.deployment.write(document)
+    try:
+        for _ in range(STEPS):
+            step = history.random.choice(
+                (history.produce, history.produce, history.archive, history.archive, history.restart, history.look)
+            )
+            step()
+        failpoints.arm("")
+        history.settle()
+    except BaseException as error:
+        error.add_note("\n".join([f"seed {seed}", *history.steps]))
+        raise
+    finally:
+        history.driver.close()

@@ -1,0 +1,151 @@
+"""Real processes, stopped in the middle: every acknowledgement stays true, nothing runs on, and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.processes import Command, alive, until
+from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
+]
+
+FIRST, SECOND = 60, 20
+ORPHANS_S = 15.0
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path / "d")
+
+
+def acknowledged(command: Command) -> list[Any]:
+    """The acknowledgements that were told whole."""
+    return [json.loads(line) for line in command.out if line.endswith("\n")]
+
+
+def stored(deployment: Deployment) -> int:
+    topics = deployment.cli("topics", "list", "--output", "json").json()["topics"]
+    return sum(item["records"] for item in topics)
+
+
+def check_settled(deployment: Deployment, rows: int) -> None:
+    """Archive what is left: valid, and every record that should be is in a table or archive once."""
+    done = deployment.cli("archive", "--all", "--output", "json")
+    assert done.code == 0, (done.out, done.err)
+    audit = deployment.cli("audit", "--output", "json")
+    assert audit.code == 0, audit.out
+    partitions = [item for item in audit.json()["partitions"] if item["topic"] != "kept"]
+    assert all(item["watermark"] == item["next"] == item["rows"] for item in partitions), partitions
+    assert sum(item["rows"] for item in partitions) == rows
+
+
+# produce
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_producer_that_is_stopped_at_a_slow_pipe(number: signal.Signals, deployment: Deployment, tmp_path: Path) -> None:
+    sent = sample_records(FIRST + SECOND)
+    with Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") as command:
+        command.write(jsonl(sent[:FIRST]))
+        until("the first records are stored", lambda: (deployment.root / "metadata.db").exists() and stored(deployment) == FIRST)
+        command.write(jsonl(sent[FIRST:]))
+        until("the first are acknowledged", lambda: len(command.out) >= FIRST)
+        until("all are stored", lambda: stored(deployment) == FIRST + SECOND)
+        command.signal(number)
+        code = command.wait()
+    told = acknowledged(command)
+    assert all(item["offset"] is not None for item in told)
+    assert FIRST <= len(told) <= FIRST + SECOND == stored(deployment)
+    check_present(deployment, sent, told)
+    if number == signal.SIGINT:
+        assert code == 130
+        assert len(told) == FIRST + SECOND, "what was sent is drained and acknowledged"
+        assert "interrupted" in "".join(command.err)
+        assert "Traceback" not in "".join(command.err)
+    else:
+        assert code == -number
+    again = deployment.produce(sent[:6])
+    check_present(deployment, [*sent[: len(told)], *sent[:6]], [*told, *again])
+
+
+def test_two_producers_at_once(deployment: Deployment, tmp_path: Path) -> None:
+    inputs = [sample_records(600), sample_records(600, first=1200)]
+    commands = [Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") for _ in inputs]
+    with commands[0], commands[1]:
+        for at in range(0, 600, 50):
+            for command, records in zip(commands, inputs, strict=True):
+                command.write(jsonl(records[at : at + 50]))
+        assert [command.end() for command in commands] == [0, 0]
+    both = [acknowledged(command) for command in commands]
+    assert [len(told) for told in both] == [600, 600]
+    check_present(deployment, [*inputs[0], *inputs[1]], [*both[0], *both[1]])
+    assert stored(deployment) == 1200
+
+
+# archive
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [(signal.SIGINT, "starting"), (signal.SIGINT, "refining"), (signal.SIGTERM, "refining"), (signal.SIGKILL, "refining")],
+)
+def test_an_archiver_that_is_stopped(
+    number: signal.Signals,
+    moment: str,
+    deployment: Deployment,
+    tmp_path: Path,
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
+    sent = sample_records(600)
+    told = deployment.produce(sent)
+    scratch = tmp_path / "scratch"
+    with Command(deployment, "archive", "--all", scratch=scratch) as command:
+        if moment == "starting":
+            until("a JVM is there", lambda: any("java" in line for line in command.look()))
+        else:
+            until("refinement has begun", lambda: command.said("refining"))
+            until("a worker is there", lambda: any("pyspark" in line and "java" not in line.split()[0] for line in command.look()))
+        command.signal(number, group=number == signal.SIGINT)
+        until("it has ended", lambda: (command.look(), not alive({process for process in command.seen if process[0] == command.pid}))[1])
+        code = command.wait()
+        assert code == (130 if number == signal.SIGINT else -number), command.err
+        until(f"nothing of {command.seen} runs any more", lambda: not alive(command.seen), ORPHANS_S)
+    if number == signal.SIGINT:
+        assert "interrupted" in "".join(command.err)
+        assert "Traceback" not in "".join(command.err), command.err
+        assert list(scratch.iterdir()) == [], "its scratch folder is gone"
+    assert deployment.cli("status", "--output", "json").json()["leader"] is None
+    check_present(deployment, sent, told)
+    check_settled(deployment, sum(record["topic"] != "kept" for record in sent))
+
+
+@pytest.mark.spark
+def test_two_archivers_at_once(deployment: Deployment, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    """The first is held in the middle of its work, so that the second certainly meets it."""
+    sent = sample_records(120)
+    told = deployment.produce(sent)
+    with Command(deployment, "archive", "--all", scratch=tmp_path / "scratch") as winner:
+        until("refinement has begun", lambda: winner.said("refining"))
+        winner.signal(signal.SIGSTOP)
+        other = deployment.run("archive", "--all")
+        assert other.code == 2, (other.out, other.err)
+        assert f"{os.uname().nodename}:{winner.pid}" in other.err
+        assert deployment.cli("status", "--output", "json").json()["leader"] == f"{os.uname().nodename}:{winner.pid}"
+        winner.signal(signal.SIGCONT)
+        assert winner.end() == 0, winner.err
+    check_present(deployment, sent, told)
+    assert deployment.cli("ledger", "show", "--output", "json").json()["epoch"] == 1, "the other appended nothing"
+    check_settled(deployment, sum(record["topic"] != "kept" for record in sent))

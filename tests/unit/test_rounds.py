@@ -1,0 +1,284 @@
+"""Which partitions a round takes, how far a table may say it is complete, and when a path needs a new epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.ids import TopicId, TopicPartition
+from archiver.jobs.plan import Plan
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, path_used, valid_through_us
+from archiver.jobs.topic_setup import TopicWork
+from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.views import KilledFile, TopicLedger
+from archiver.objects.paths import archive_key
+from archiver.settings import ArchiveSettings
+from intake.fold import IntakeFold, SegmentRef, TopicState
+from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
+
+S = 1_000_000
+NOW = 1_000 * S
+ONE, TWO = topic_id_of(1), topic_id_of(2)
+EPOCH = 7
+ALL = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40, everything=True)
+DUE = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40)
+
+
+class Backlog:
+    """Two topics, `one` with three partitions and `two` with two, and what both logs say of them."""
+
+    def __init__(self, fold: IntakeFold | None = None) -> None:
+        self.intake = fold or IntakeFold()
+        self.ledger = LedgerFold()
+        self.add(declared(1, "one", 3))
+        self.add(declared(2, "two", 2))
+
+    def add(self, data: bytes) -> None:
+        self.intake.apply(self.intake.next_index, data)
+
+    def file(self, *runs: Run) -> None:
+        self.add(named(f"intake/{self.intake.next_index}", runs))
+
+    def archived(self, topic_id: TopicId, **watermarks: int) -> None:
+        offsets = {int(name[1:]): offset for name, offset in watermarks.items()}
+        self.ledger.topics[topic_id] = TopicLedger(topic_id, watermarks=offsets)
+
+    def works(self, **settings: Any) -> list[TopicWork]:
+        return [work_of(state, **settings) for state in self.intake.topics_by_name.values()]
+
+    def choose(self, limits: RoundLimits = ALL, skip: Sequence[TopicPartition] = (), **settings: Any) -> Planned:
+        return choose_plans(self.works(**settings), self.intake, self.ledger, EPOCH, NOW, limits, set(skip))
+
+
+def work_of(state: TopicState, **settings: Any) -> TopicWork:
+    archive = ArchiveSettings.model_validate({"max_bytes": 1000, "idle_max": 30, "complete_delay_max": 300, **settings})
+    nothing: Any = None
+    return TopicWork(nothing, archive, state, nothing, "day", None)
+
+
+def places(planned: Planned) -> list[tuple[str, int, int, int]]:
+    return [(plan.topic, plan.partition, plan.base, plan.end) for plan in planned.plans]
+
+
+# which partitions
+
+
+def test_nothing_to_do() -> None:
+    backlog = Backlog()
+    assert places(backlog.choose()) == []
+    backlog.file(Run(ONE, 0, rows=5, accept_max_us=0))
+    backlog.archived(ONE, p0=5)
+    assert places(backlog.choose()) == []
+
+
+def test_only_what_is_due_unless_everything_is_asked_for() -> None:
+    backlog = Backlog()
+    backlog.file(Run(ONE, 0, rows=5, accept_max_us=NOW - 31 * S), Run(ONE, 1, rows=5, accept_max_us=NOW - 29 * S))
+    backlog.file(Run(TWO, 1, rows=2, raw_bytes=1000, accept_max_us=NOW))
+    assert places(backlog.choose(DUE)) == [("one", 0, 0, 5), ("two", 1, 0, 2)]
+    assert places(backlog.choose(ALL)) == [("one", 0, 0, 5), ("one", 1, 0, 5), ("two", 1, 0, 2)]
+    assert places(backlog.choose(DUE, min_bytes=-1)) == []
+    assert len(places(backlog.choose(ALL, min_bytes=-1))) == 3, "--all ignores the triggers"
+
+
+def test_plans_go_on_where_the_archives_end_and_carry_the_epoch() -> None:
+    backlog = Backlog()
+    backlog.file(Run(ONE, 2, rows=10, raw_bytes=600))
+    backlog.file(Run(ONE, 2, rows=10, raw_bytes=600))
+    backlog.archived(ONE, p2=4)
+    planned = backlog.choose(max_bytes=100)
+    assert places(planned) == [("one", 2, 4, 10), ("one", 2, 10, 20)]
+    assert {plan.epoch for plan in planned.plans} == {EPOCH}
+    assert planned.raw_bytes == sum(plan.raw_bytes for plan in planned.plans) == 360 + 600
+
+
+def test_scope_and_skipped_partitions() -> None:
+    backlog = Backlog()
+    backlog.file(*(Run(ONE, number) for number in range(3)), *(Run(TWO, number) for number in range(2)))
+    some = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40, everything=True, partitions=frozenset({1, 2}))
+    assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose(some))] == [("one", 1), ("one", 2), ("two", 1)]
+    skipped = backlog.choose(ALL, [(ONE, 0), (TWO, 1)])
+    assert [(topic, partition) for topic, partition, _, _ in places(skipped)] == [("one", 1), ("one", 2), ("two", 0)]
+    assert not skipped.halted
+
+
+def test_who_waits_longest_goes_first() -> None:
+    backlog = Backlog()
+    backlog.file(Run(ONE, 0, accept_max_us=30), Run(ONE, 1, accept_max_us=10), Run(ONE, 2, accept_max_us=50))
+    backlog.file(Run(TWO, 0, accept_max_us=40), Run(TWO, 1, accept_max_us=20))
+    order = [("one", 1), ("two", 1), ("one", 0), ("two", 0), ("one", 2)]
+    assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose())] == order
+    one_each = backlog.choose(concurrent_max=1)
+    assert [(topic, partition) for topic, partition, _, _ in places(one_each)] == [("one", 1), ("two", 1)], "the limit is per topic"
+    two_each = backlog.choose(concurrent_max=2)
+    assert [(topic, partition) for topic, partition, _, _ in places(two_each)] == order[:4]
+    little = RoundLimits(memory_bytes=1, round_bytes_max=2**40, everything=True)
+    assert len(backlog.choose(little).plans) == 2, "at least one partition of each topic, however small the machine"
+
+
+def test_the_age_that_counts_is_that_of_what_is_not_archived() -> None:
+    backlog = Backlog()
+    backlog.file(Run(ONE, 0, rows=3, accept_max_us=10), Run(ONE, 1, rows=3, accept_max_us=20))
+    backlog.file(Run(ONE, 0, rows=3, accept_max_us=90))
+    backlog.archived(ONE, p0=3)
+    assert places(backlog.choose(concurrent_max=1)) == [("one", 1, 0, 3)]
+
+
+def test_a_round_ends_at_its_bytes() -> None:
+    backlog = Backlog()
+    for _ in range(4):
+        backlog.file(Run(ONE, 0, rows=2, raw_bytes=100), Run(TWO, 0, rows=2, raw_bytes=100))
+
+    def rounds(bytes_max: int) -> list[tuple[str, int, int, int]]:
+        limits = RoundLimits(memory_bytes=2**40, round_bytes_max=bytes_max, everything=True)
+        return places(backlog.choose(limits, max_bytes=100))
+
+    assert rounds(1) == [("one", 0, 0, 2)], "one plan is always taken"
+    assert rounds(100) == [("one", 0, 0, 2)]
+    assert rounds(101) == [("one", 0, 0, 2), ("one", 0, 2, 4)]
+    assert rounds(450) == [("one", 0, number, number + 2) for number in (0, 2, 4, 6)] + [("two", 0, 0, 2)]
+    assert len(rounds(800)) == 8
+
+
+def test_a_ledger_ahead_of_the_log_halts_its_topic_alone() -> None:
+    backlog = Backlog()
+    backlog.file(Run(ONE, 0, rows=5), Run(ONE, 1, rows=5), Run(TWO, 0, rows=5))
+    backlog.archived(ONE, p1=6)
+    planned = backlog.choose()
+    assert places(planned) == [("two", 0, 0, 5)]
+    (halted,) = planned.halted
+    assert halted.topic == "one"
+    assert "partition 1 is archived up to offset 6, but the intake log ends at 5" in halted.why
+
+
+class HoleyFold(IntakeFold):
+    """A log whose first segment of partition 1 of topic `one` cannot be found."""
+
+    def segments(self, tp: TopicPartition, start: int = 0) -> Sequence[SegmentRef]:
+        found = super().segments(tp, start)
+        return found[1:] if tp == (ONE, 1) else found
+
+
+@pytest.mark.parametrize("ages", [(10, 20), (20, 10)])
+def test_missing_intake_halts_the_whole_topic_and_no_other(ages: tuple[int, int]) -> None:
+    backlog = Backlog(HoleyFold())
+    backlog.file(Run(ONE, 0, rows=5, accept_max_us=ages[0]), Run(ONE, 1, rows=5, accept_max_us=ages[1]), Run(TWO, 0, rows=5))
+    backlog.file(Run(ONE, 1, rows=5, accept_max_us=99))
+    planned = backlog.choose()
+    assert places(planned) == [("two", 0, 0, 5)], "what was planned of the topic before is dropped"
+    (halted,) = planned.halted
+    assert halted.topic == "one"
+    assert "offsets 0 to 4" in halted.why
+
+
+# how far a table is complete
+
+
+@dataclass
+class Model:
+    """The same history, record by record: every record's ingest time, found without segments."""
+
+    fold: IntakeFold = field(default_factory=IntakeFold)
+    ingest: dict[int, list[int]] = field(default_factory=dict)
+    tick: int = 0
+
+    def __post_init__(self) -> None:
+        self.fold.apply(0, declared(1, "one", 2))
+        self.ingest = {0: [], 1: []}
+
+    def send(self, runs: Sequence[tuple[int, Sequence[int]]]) -> None:
+        entry = [Run(ONE, partition, rows=len(accepted), accept_max_us=max(accepted)) for partition, accepted in runs]
+        self.fold.apply(self.fold.next_index, named(f"intake/{self.fold.next_index}", entry))
+        for partition, accepted in runs:
+            for accept_us in accepted:
+                before = self.ingest[partition][-1] if self.ingest[partition] else 0
+                self.ingest[partition].append(max(before, self.tick, accept_us))
+
+    def ticked(self, time_us: int) -> None:
+        self.fold.apply(self.fold.next_index, ticked(time_us))
+        self.tick = max(self.tick, time_us)
+
+    def through_us(self, watermarks: Mapping[int, int], tick_us: int) -> int:
+        return valid_through_us(work_of(self.fold.topics_by_id[ONE]), self.fold, dict(watermarks), tick_us)
+
+
+TIMES = st.integers(1, 60)
+RUNS = st.lists(st.tuples(st.integers(0, 1), st.lists(TIMES, min_size=1, max_size=4)), min_size=1, max_size=3, unique_by=lambda run: run[0])
+HISTORIES = st.lists(st.one_of(RUNS, TIMES), max_size=12)
+
+
+@given(before=HISTORIES, tick=TIMES, after=HISTORIES, data=st.data())
+def test_no_record_before_valid_through_is_outside_of_the_table(
+    before: list[Any], tick: int, after: list[Any], data: st.DataObject
+) -> None:
+    model = Model()
+    for step in [*before, tick]:
+        model.ticked(step) if isinstance(step, int) else model.send(step)
+    tick_us = model.fold.tick_us
+    known = {partition: len(times) for partition, times in model.ingest.items()}
+    watermarks = {partition: data.draw(st.integers(0, count), label=f"watermark {partition}") for partition, count in known.items()}
+    for step in after:
+        model.ticked(step) if isinstance(step, int) else model.send(step)
+    through_us = model.through_us(watermarks, tick_us)
+    assert through_us <= tick_us
+    for partition, times in model.ingest.items():
+        outside = times[watermarks[partition] :]
+        assert all(ingest_us >= through_us for ingest_us in outside), (partition, watermarks, times, through_us)
+    assert model.through_us({}, tick_us) <= through_us, "a missing watermark is 0"
+    if watermarks == known:
+        assert through_us == tick_us, "a table that holds everything before the tick may say so"
+
+
+def test_a_backlog_holds_the_time_back_only_as_far_as_it_is_old() -> None:
+    model = Model()
+    model.send([(0, [5, 9])])
+    model.ticked(20)
+    model.send([(0, [25]), (1, [30])])
+    model.ticked(40)
+    assert model.through_us({0: 3, 1: 1}, 40) == 40
+    assert model.through_us({0: 2, 1: 1}, 40) == 20
+    assert model.through_us({0: 0, 1: 1}, 40) == 0
+
+
+# paths
+
+
+def plan_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> Plan:
+    return Plan(ONE, "one", partition, base, end, epoch, (), end - base, 1)
+
+
+def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
+    return archive_key(ONE, partition, "day", 20_000, base, end, epoch)
+
+
+@pytest.mark.parametrize(
+    ("key", "plan", "expected"),
+    [
+        (key_of(0, 5), plan_of(0, 5), True),
+        (key_of(0, 5), plan_of(4, 9), True),
+        (key_of(5, 9), plan_of(0, 5), True),  # planned again from the start after a rollback: a later cut may be met
+        (key_of(0, 5), plan_of(5, 9), False),
+        (key_of(0, 5, partition=1), plan_of(0, 5), False),
+        (key_of(0, 5, epoch=EPOCH - 1), plan_of(0, 5), False),
+        ("no/archive.parquet", plan_of(0, 5), False),
+        ("", plan_of(0, 5), False),
+    ],
+)
+@pytest.mark.parametrize("where", ["epoch_keys", "killed"])
+def test_path_used(where: str, key: str, plan: Plan, expected: bool) -> None:
+    ledger = TopicLedger(ONE)
+    if where == "killed":
+        ledger.killed[key] = KilledFile(ArchiveFile(key, 1, b"", b"", 0, 0, 5, EPOCH, 1, 5, 5, 0, 0), "because", 3)
+    else:
+        ledger.epoch_keys.add(key)
+    assert path_used(ledger, plan) is expected
+
+
+def test_no_path_is_used_in_an_empty_ledger() -> None:
+    assert not path_used(TopicLedger(ONE), plan_of(0, 5))

@@ -1,0 +1,203 @@
+"""Sending an input: one acknowledgement per record, in input order, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from archiver.errors import InvalidInput, NotFound, RecordRefused, RetryLater
+from archiver.jobs.sending import Sending, Sent
+from intake.acknowledgements import OK, PendingRecord, Verdict
+from intake.record_json import Input
+from intake.records import Record
+
+
+class StubWriter:
+    """Takes records and settles them when the test says so; whatever is left is settled as `at_close`."""
+
+    def __init__(self, at_close: Verdict | None = OK, close_error: Exception | None = None) -> None:
+        self.sent: list[PendingRecord] = []
+        self.errors: dict[int, Exception] = {}
+        self.closed = 0
+        self._at_close = at_close
+        self._close_error = close_error
+        self._calls = 0
+        self._changed = threading.Condition()
+
+    def send(self, topic: str, record: Record, partition: int | None) -> PendingRecord:
+        number, self._calls = self._calls, self._calls + 1
+        if number in self.errors:
+            raise self.errors[number]
+        assert not self.closed
+        pending = PendingRecord(topic, partition or 0, self._changed)
+        self.sent.append(pending)
+        return pending
+
+    def settle(self, number: int, verdict: Verdict = OK) -> None:
+        with self._changed:
+            self.sent[number].settle(number, verdict)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        self.closed += 1
+        for number, pending in enumerate(self.sent):
+            if self._at_close is not None and not pending.done():
+                self.settle(number, self._at_close)
+        if self._close_error is not None:
+            raise self._close_error
+
+
+def inputs(count: int) -> list[Input]:
+    return [Input("t", number % 2, Record(None, b"v"), f"line {number + 1}") for number in range(count)]
+
+
+def send(writer: StubWriter, items: Any, timeout_s: float = 0.01, **more: int) -> list[Sent]:
+    told: list[Sent] = []
+    stub: Any = writer
+    try:
+        Sending(stub, told.append, timeout_s, **more).run(items)
+    except BaseException as error:
+        error.add_note(repr(told))
+        error.told = told  # type: ignore[attr-defined]
+        raise
+    return told
+
+
+def told_by(error: BaseException) -> list[Sent]:
+    found: list[Sent] = error.told  # type: ignore[attr-defined]
+    return found
+
+
+def test_acknowledged_in_input_order_though_settled_in_another() -> None:
+    writer = StubWriter()
+
+    def items() -> Iterator[Input]:
+        yield from inputs(4)
+        for number in (3, 1, 2):
+            writer.settle(number)
+
+    told = send(writer, items())
+    assert [(sent.offset, sent.outcome) for sent in told] == [(0, "ok"), (1, "ok"), (2, "ok"), (3, "ok")]
+    assert writer.closed == 1
+
+
+def test_told_as_soon_as_possible_but_never_out_of_order() -> None:
+    writer = StubWriter()
+    told: list[Sent] = []
+    seen: list[int] = []
+
+    def items() -> Iterator[Input]:
+        for number, item in enumerate(inputs(5)):
+            if number == 2:
+                writer.settle(1)
+            if number == 3:
+                writer.settle(0)
+            seen.append(len(told))
+            yield item
+
+    stub: Any = writer
+    Sending(stub, told.append, 1).run(items())
+    assert seen == [0, 0, 0, 0, 2]
+    assert [sent.offset for sent in told] == [0, 1, 2, 3, 4]
+
+
+def test_outcomes_as_lines() -> None:
+    writer = StubWriter(at_close=None)
+
+    def items() -> Iterator[Input]:
+        yield from inputs(3)
+        writer.settle(0)
+        writer.settle(1, Verdict("failed", "no room"))
+        writer.settle(2, Verdict("unknown", "who knows"))
+
+    assert [sent.to_json() for sent in send(writer, items())] == [
+        {"topic": "t", "partition": 0, "offset": 0},
+        {"topic": "t", "partition": 1, "offset": None, "outcome": "failed", "error": "no room"},
+        {"topic": "t", "partition": 0, "offset": None, "outcome": "unknown", "error": "who knows"},
+    ]
+
+
+@pytest.mark.parametrize("error", [NotFound("no such topic"), RecordRefused("too large"), InvalidInput("wrong")])
+def test_a_refused_record_stops_nobody(error: Exception) -> None:
+    writer = StubWriter()
+    writer.errors[1] = error
+    told = send(writer, inputs(3))
+    assert [(sent.outcome, sent.refused) for sent in told] == [("ok", False), ("failed", True), ("ok", False)]
+    assert told[1].error == f"line 2: {error}"
+    assert [sent.offset for sent in told] == [0, None, 1]
+
+
+def test_no_room_ends_the_run_and_says_where() -> None:
+    writer = StubWriter()
+    writer.errors[2] = RetryLater("the queue is full")
+    with pytest.raises(RetryLater, match=r"stopped at line 3, which was not sent, nor anything behind it: the queue is full") as caught:
+        send(writer, inputs(9))
+    told = told_by(caught.value)
+    assert [(sent.outcome, sent.refused) for sent in told] == [("ok", False), ("ok", False), ("failed", False)]
+    assert writer.closed == 1
+
+
+@pytest.mark.parametrize("error", [InvalidInput("line 3: nonsense"), KeyboardInterrupt()])
+def test_an_input_that_breaks_off_is_drained(error: BaseException) -> None:
+    writer = StubWriter()
+
+    def items() -> Iterator[Input]:
+        yield from inputs(2)
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        send(writer, items())
+    assert [sent.offset for sent in told_by(caught.value)] == [0, 1]
+    assert writer.closed == 1
+
+
+def test_a_writer_that_does_not_finish() -> None:
+    writer = StubWriter(at_close=Verdict("unknown", "closed too late"), close_error=RetryLater("not finished"))
+    with pytest.raises(RetryLater, match="not finished") as caught:
+        send(writer, inputs(2))
+    assert [(sent.offset, sent.outcome, sent.error) for sent in told_by(caught.value)] == [(None, "unknown", "closed too late")] * 2
+
+
+def test_what_nobody_settles_is_unknown() -> None:
+    told = send(StubWriter(at_close=None), inputs(2))
+    assert [(sent.offset, sent.outcome) for sent in told] == [(None, "unknown")] * 2
+    assert all(sent.error is not None and "not acknowledged" in sent.error for sent in told)
+
+
+def test_what_is_under_way_is_bounded() -> None:
+    writer = StubWriter()
+    longest = 0
+
+    def items() -> Iterator[Input]:
+        nonlocal longest
+        for number, item in enumerate(inputs(20)):
+            longest = max(longest, sum(not pending.done() for pending in writer.sent))
+            if number >= 5:
+                threading.Timer(0.01, writer.settle, [number - 5]).start()
+            yield item
+
+    told = send(writer, items(), timeout_s=10, outstanding_max=5)
+    assert longest <= 6
+    assert [sent.offset for sent in told] == list(range(20))
+
+
+def test_an_empty_input() -> None:
+    writer = StubWriter()
+    assert send(writer, []) == []
+    assert writer.closed == 1
+
+
+def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
+    writer = StubWriter()
+
+    def tell(_: Sent) -> None:
+        raise BrokenPipeError
+
+    stub: Any = writer
+    run: Callable[[Sequence[Input]], None] = Sending(stub, tell, 1).run
+    with pytest.raises(BrokenPipeError):
+        run(inputs(3))
+    assert writer.closed == 1
