@@ -19,6 +19,7 @@ setup: $(INSTALLED)  ## Create .venv from the lock, with the command at .venv/bi
 # Exactly the lock: a change of it begins a new environment.
 $(LOCKED): requirements/build.lock requirements/dev.lock
 	@$(PYTHON) scripts/check_python.py
+	@echo "installing what the lock names into $(VENV); this takes one or two minutes"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements/build.lock
 	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.lock

@@ -23,6 +23,7 @@ from archiver.ids import IdSource, SystemIds, TopicId
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refine_spark import SparkRefiner
 from archiver.jobs.refined import RefineOptions
+from archiver.jobs.restored import check_log_is_newest
 from archiver.jobs.run import ArchiveRun, Parts, Scope
 from archiver.jobs.topic_setup import TopicSetup
 from archiver.ledger.fold import LedgerFold
@@ -30,18 +31,20 @@ from archiver.ledger.leader import Leader
 from archiver.log.lease import FileLease, Lease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
-from archiver.objects.cluster import ClusterIdentity, ensure_cluster
+from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
 from archiver.schema.state import TopicSchema
-from archiver.settings import Settings
+from archiver.settings import Settings, TopicSettings
 from archiver.spark_session import SparkSessions
 from archiver.stream.stream import RecordStream
 from archiver.telemetry import setup_logging
 from intake.fold import IntakeFold, TopicState
-from intake.sequencer import Sequencer
+from intake.sequencer import Sequencer, check_cluster
 from intake.writer import IntakeWriter
 from reconcile.audit import Audit
+
+_log = logging.getLogger(__name__)
 
 
 class Application:
@@ -55,13 +58,27 @@ class Application:
         self._ids = ids or SystemIds()
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
         self.objects: ObjectStore = open_store(settings.data.uri)
-        self.cluster: ClusterIdentity = ensure_cluster(self.objects, settings.cluster, self._ids, self._clock)
         sqlite = settings.metadata.sqlite
         self._logs = SqliteLogStore(sqlite.path, sqlite.busy_timeout, settings.log.entry_bytes_max)
-        self.intake_log: Log = self._logs.log("intake")
-        self.control_log: Log = self._logs.log("control")
+        try:
+            self.intake_log: Log = self._logs.log("intake")
+            self.control_log: Log = self._logs.log("control")
+            self.cluster: ClusterIdentity = self._identity()
+            check_cluster(self.intake(), self.cluster.cluster_id)
+        except BaseException:
+            self._logs.close()
+            raise
         self.lease: Lease = FileLease(sqlite.path.with_name(sqlite.path.name + ".lease"), self._owner)
         self._catalogs: dict[str, Tables] = {}
+
+    def _identity(self) -> ClusterIdentity:
+        """Of the data folder, which gets one only while the logs are empty: a folder that vanished is not to be replaced by a new one."""
+        if read_cluster(self.objects) is None and self.intake_log.tail() + self.control_log.tail() > 0:
+            raise ConfigInvalid(
+                f"the metadata store holds records of a data folder, but {self.settings.data.uri} has no identity (cluster.json); "
+                "bring that folder back or correct data.uri"
+            )
+        return ensure_cluster(self.objects, self.settings.cluster, self._ids, self._clock)
 
     def __enter__(self) -> Self:
         return self
@@ -146,15 +163,27 @@ class Application:
 
     # what is done with them
 
-    def declare_topics(self) -> None:
-        """Make every configured topic exist."""
-        self.intake()
-        for topic in self.settings.topics:
-            self.sequencer.declare_topic(topic.name, topic.partitions)
+    def _ready_to_append(self) -> None:
+        """Refuse to go on with a log that lost entries; raises `Halt`, or `ConfigInvalid` if it is another data folder's."""
+        check_log_is_newest(self.objects, self.intake())
+        self.sequencer.bind_cluster(self.cluster.cluster_id)
+
+    def declare_topic(self, topic: TopicSettings) -> TopicState:
+        """Make a configured topic exist; raises `ConfigInvalid` if it exists with another number of partitions."""
+        self._ready_to_append()
+        return self.sequencer.declare_topic(topic.name, topic.partitions)
 
     def writer(self) -> IntakeWriter:
-        """A new intake writer, for every configured topic. Close it."""
-        self.declare_topics()
+        """A new intake writer, for every configured topic. Close it.
+
+        A topic whose configuration contradicts the log is written to as the log has it; a warning says so.
+        """
+        self._ready_to_append()
+        for topic in self.settings.topics:
+            try:
+                self.sequencer.declare_topic(topic.name, topic.partitions)
+            except ConfigInvalid as error:
+                _log.warning("%s", error)
         return IntakeWriter(self.objects, self.sequencer, self.settings.intake, self._clock, self._ids)
 
     def stream(self) -> RecordStream:
@@ -173,7 +202,8 @@ class Application:
         return SparkSessions(self.settings.spark, self._environ)
 
     def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
-        """The driver of archiving rounds; `progress` takes a line at a time."""
+        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`."""
+        self._ready_to_append()
         return ArchiveRun(
             Parts(
                 settings=self.settings,

@@ -26,7 +26,8 @@ class ArchiveSettings(Group):
     max_bytes: MaxBytes = 128 * 2**20
     """Raw bytes at which an open partition is archived at once, and near which an archive is cut."""
     start_delay_max: Delay = 10.0
-    """Time between two looks at a partition that is not open."""
+    """Time between two looks at a partition that is not open. Matters from the version that has the daemon: `archiver archive` looks at
+    once."""
     complete_delay_max: Delay = 300.0
     """How long a partition may be open before it is archived whatever its size. It bounds how far a table lags behind."""
     idle_max: Delay = 30.0

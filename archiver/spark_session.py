@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -158,8 +159,25 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> None:
     """Start a JVM whose error output goes to `log`, unless this process has one already."""
     if SparkContext._gateway is None:
         launch: Callable[..., Any] = launch_gateway
-        SparkContext._gateway = launch(conf, {"stderr": log, "stdout": log})
-        SparkContext._jvm = SparkContext._gateway.jvm
+        with _interrupts_held():
+            SparkContext._gateway = launch(conf, {"stderr": log, "stdout": log})
+            SparkContext._jvm = SparkContext._gateway.jvm
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep a Ctrl-C until the JVM answers: one that meets pyspark half-way leaves a JVM behind that nobody knows of."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 @contextlib.contextmanager

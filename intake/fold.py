@@ -92,6 +92,7 @@ class IntakeFold:
 
     def __init__(self) -> None:
         self._next_index = 0
+        self._cluster_id: str | None = None
         self._tick_us = NO_TIME_US
         self._newest_us = NO_TIME_US
         self._by_name: dict[str, TopicState] = {}
@@ -102,6 +103,11 @@ class IntakeFold:
     def next_index(self) -> int:
         """Index of the entry that `apply` expects."""
         return self._next_index
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster whose data folder this log belongs to (32 hex digits); None before the entry that says so."""
+        return self._cluster_id
 
     @property
     def tick_us(self) -> int:
@@ -155,6 +161,8 @@ class IntakeFold:
                 held.segments.append(segment)
                 held.ends.append(segment.end)
                 self._newest_us = max(self._newest_us, segment.accept_max_us)
+        elif body == "cluster":
+            self._bind(index, entry.cluster)
         else:
             self._tick_us = max(self._tick_us, entry.tick.time_us)
             self._newest_us = max(self._newest_us, self._tick_us)
@@ -169,6 +177,16 @@ class IntakeFold:
                 raise NotFound(f"there is no topic with the id {tp[0]}")
             raise NotFound(f"topic {topic.name} has no partition {tp[1]}; it has {topic.partitions}, numbered from 0")
         return held
+
+    def _bind(self, index: int, bound: pb.ClusterBound) -> None:
+        cluster_id = bound.cluster_id.hex()
+        if len(bound.cluster_id) != 16:
+            raise Corrupted(
+                f"intake log: entry {index} names a cluster id of {len(bound.cluster_id)} bytes; it must have 16: restore the log"
+            )
+        if self._cluster_id not in (None, cluster_id):
+            raise Corrupted(f"intake log: entry {index} names cluster {cluster_id}, an earlier one {self._cluster_id}; restore the log")
+        self._cluster_id = cluster_id
 
     def _declare(self, index: int, declared: pb.TopicDeclared) -> None:
         if len(declared.topic_id) != 16 or not declared.name or declared.partitions == 0:

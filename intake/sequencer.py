@@ -77,6 +77,17 @@ class Sequencer:
             self._read_on()
         return self._fold
 
+    def bind_cluster(self, cluster_id: str) -> None:
+        """Make the log say which cluster's data folder it belongs to; nothing happens if it does already.
+
+        Raises `ConfigInvalid` if it belongs to another.
+        """
+        with self._lock:
+            self._read_on()
+            if self._fold.cluster_id is None:
+                self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
+        check_cluster(self._fold, cluster_id)
+
     def declare_topic(self, name: str, partitions: int) -> TopicState:
         """The topic of that name, created if nobody has done so yet.
 
@@ -177,6 +188,15 @@ class Sequencer:
                 return  # the tail moved back: a restored backup; the next append says so
             for entry in entries:
                 self._fold.apply(entry.index, entry.data)
+
+
+def check_cluster(fold: IntakeFold, cluster_id: str) -> None:
+    """Raise `ConfigInvalid` if the log belongs to another cluster's data folder."""
+    if fold.cluster_id not in (None, cluster_id):
+        raise ConfigInvalid(
+            f"the metadata store belongs to the data folder of cluster id {fold.cluster_id}, but data.uri has {cluster_id}; "
+            "correct metadata or data.uri: the two are only of use together"
+        )
 
 
 def check_topic_name(name: str) -> None:

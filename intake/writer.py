@@ -26,12 +26,12 @@ from archiver.objects.paths import intake_key
 from archiver.objects.store import ObjectStore
 from intake.accept_clock import AcceptClock
 from intake.acknowledgements import NO_OFFSET, OK, PendingBatch, PendingRecord, Verdict
-from intake.batcher import BatchItem, FlushQueue, Item, RecordItem, cut_rows
+from intake.batcher import ROW_COST_BYTES, BatchItem, FlushQueue, Item, Piece, RecordItem, cut_rows
 from intake.encode import Part, SortedFlush
 from intake.fold import TopicState
 from intake.layout import Int64Array
 from intake.placement import Placement
-from intake.records import NormalBatch, Record, normalise_batch, validate
+from intake.records import NormalBatch, Record, normalise_batch, validate, weight_of
 from intake.sequencer import Sequencer
 
 _log = logging.getLogger(__name__)
@@ -50,11 +50,11 @@ class WriterSettings(Protocol):
 
     @property
     def queue_bytes_max(self) -> int:
-        """What may wait or be on its way; a sender that would exceed it waits."""
+        """What may wait or be on its way, counted as weights and `ROW_COST_BYTES` per record; a sender that would exceed it waits."""
 
     @property
     def record_bytes_max(self) -> int:
-        """Raw bytes of the largest record."""
+        """Weight of the largest record: its raw bytes and `HEADER_COST_BYTES` per header."""
 
     @property
     def clock_skew_max(self) -> float:
@@ -100,12 +100,13 @@ class IntakeWriter:
         """
         state = self._topic(topic)
         raw_bytes = validate(record, self._settings.record_bytes_max)
+        cost = weight_of(record, raw_bytes) + ROW_COST_BYTES
         pending = PendingRecord(topic, self._placement.of_record(state, record, raw_bytes, partition), self._queue.changed)
 
         def make() -> RecordItem:
-            return RecordItem(state, record, raw_bytes, self._accept_us(), pending)
+            return RecordItem(state, record, raw_bytes, cost, self._accept_us(), pending)
 
-        self._queue.put(raw_bytes, 1, self._settings.close_timeout, make)
+        self._queue.put(raw_bytes, cost, self._settings.close_timeout, make)
         return pending
 
     def send_batch(self, topic: str, batch: pa.Table | pa.RecordBatch, partition: int | None = None) -> PendingBatch:
@@ -159,7 +160,7 @@ class IntakeWriter:
         if state is None:
             state = self._sequencer.refresh().topics_by_name.get(name)
         if state is None:
-            raise NotFound(f"there is no topic {name!r}; declare it in the configuration or with `archiver topics create`")
+            raise NotFound(f"there is no topic {name!r}; add it to topics in the configuration")
         return state
 
     def _accept_us(self) -> int:
@@ -169,17 +170,21 @@ class IntakeWriter:
         self, topic: TopicState, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int, pending: PendingBatch
     ) -> bool:
         """Queue one Arrow batch in pieces of a flush; False if it did not all go in (the rest is settled as failed)."""
-        for start, end, raw_bytes in cut_rows(batch.raw_bytes, self._settings.delay_max_bytes, self._settings.queue_bytes_max):
-            row = first_row + start
+        settings = self._settings
+        for piece in cut_rows(batch.raw_bytes, batch.weights, settings.delay_max_bytes, settings.queue_bytes_max):
+            row = first_row + piece.start
 
-            def make(start: int = start, end: int = end, raw_bytes: int = raw_bytes, row: int = row) -> BatchItem:
+            def make(piece: Piece = piece, row: int = row) -> BatchItem:
                 accept_us = self._accept_us()
                 pending.expect(row)
-                columns = batch.columns.slice(start, end - start)
-                return BatchItem(topic, columns, batch.raw_bytes[start:end], partitions[start:end], raw_bytes, accept_us, row, pending)
+                columns = batch.columns.slice(piece.start, piece.end - piece.start)
+                rows = slice(piece.start, piece.end)
+                return BatchItem(
+                    topic, columns, batch.raw_bytes[rows], partitions[rows], piece.raw_bytes, piece.cost, accept_us, row, pending
+                )
 
             try:
-                self._queue.put(raw_bytes, end - start, self._settings.close_timeout, make)
+                self._queue.put(piece.raw_bytes, piece.cost, settings.close_timeout, make)
             except ArchiverError as error:
                 if row == 0:
                     raise

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from archiver.cli.exits import FINE, UNTOLD, WRONG
+from archiver.cli.exits import FINE, UNTOLD, USAGE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application, parse_scope
 from archiver.cli.output import human_bytes, print_json, print_table, progress
 from archiver.jobs.report import ArchiveReport
@@ -30,6 +30,8 @@ def archive(
         print_json(report.to_json())
     else:
         _print_report(report)
+    if report.misconfigured:
+        return USAGE
     if report.halted:
         return WRONG
     return UNTOLD if report.deferred else FINE
@@ -37,7 +39,7 @@ def archive(
 
 def _print_report(report: ArchiveReport) -> None:
     rows = [
-        (item.topic, item.state, item.archives, item.rows, human_bytes(item.stored_bytes), item.why or "")
+        (item.topic, item.state, item.archives, item.rows, human_bytes(item.stored_bytes), item.waiting, item.why or "")
         for item in report.topics.values()
     ]
-    print_table("archived", ("topic", "state", "archives", "rows", "stored", "why"), rows)
+    print_table("archived", ("topic", "state", "archives", "rows", "stored", "waiting", "why"), rows)

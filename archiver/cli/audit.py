@@ -54,4 +54,9 @@ def print_audit(document: dict[str, object]) -> None:
             for kind in ("missing", "doubled", "removed", "pending"):
                 if item[kind]:
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
+    waiting = sum(item["stable"] - item["watermark"] for item in partitions)
+    if not partitions:
+        print("there is nothing to audit yet")
+    elif waiting:
+        print(f"{waiting:,} stable records are not archived yet; the verdict is about what is below the watermarks")
     print(f"verdict: {document['verdict']}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from archiver.assemble import open_application
+from archiver.cli import here
 from archiver.cli.audit import CODES
 from archiver.cli.options import Output, OutputOption
 from archiver.cli.output import print_json, progress
@@ -31,14 +30,5 @@ def demo(
     if output is Output.JSON:
         print_json(report.to_json())
     else:
-        print("\n".join(report.lines(_folder())))
+        print("\n".join(report.lines(here.archiver(), here.spark_sql())))
     return CODES[report.verdict]
-
-
-def _folder() -> str:
-    """What stands before a command that is not on the PATH: the folder this one was started from."""
-    started = Path(sys.argv[0])
-    on_path = shutil.which(started.name)
-    if started.name != "archiver" or (on_path is not None and Path(on_path).samefile(started)):
-        return ""
-    return f"{os.path.relpath(started.parent)}/"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,8 @@ from archiver.errors import ConfigInvalid, InvalidInput
 from archiver.settings import Settings, load_settings
 
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
+
+_PARTITION = re.compile(r"[0-9]{1,6}")
 
 
 class Output(enum.StrEnum):
@@ -60,8 +63,8 @@ def parse_scope(text: str) -> tuple[str, frozenset[int] | None]:
     name, colon, span = text.partition(":")
     if not colon:
         return name, None
-    low, _, high = span.partition("-")
-    if not low.isdigit() or (high and not high.isdigit()):
+    low, dash, high = span.partition("-")
+    if not _PARTITION.fullmatch(low) or (dash and not _PARTITION.fullmatch(high)):
         raise InvalidInput(f"--topic {text}: after the colon stands a partition (3) or a span of partitions (0-3)")
     last = int(high or low)
     if last < int(low):

@@ -51,6 +51,7 @@ def produce(
         counts["refused" if sent.refused else sent.outcome] += 1
         if output is Output.JSON:
             print_line(sent.to_json())
+            sys.stdout.flush()  # Whoever sends one by one waits for this line.
         elif sent.error is not None and counts.total() - counts["ok"] <= ERRORS_SHOWN_MAX:
             print(f"{sent.outcome}: {sent.error}", file=sys.stderr)
 
@@ -61,12 +62,23 @@ def produce(
             Sending(app.writer(), tell, app.settings.intake.close_timeout).run(inputs)
         finally:
             if output is Output.TEXT:
-                print(", ".join(f"{count} {name}" for name, count in counts.items()) or "no records", "(ok: stored and in the log)")
+                print(_summary(counts))
     if counts["refused"]:
         return USAGE
     if counts["failed"]:
         return WRONG
     return UNTOLD if counts["unknown"] else FINE
+
+
+def _summary(counts: Counter[str]) -> str:
+    """What became of the records, for people."""
+    said = {
+        "ok": "stored and in the log",
+        "refused": "refused",
+        "failed": "not stored, send again",
+        "unknown": "of unknown outcome, look before sending again",
+    }
+    return ", ".join(f"{counts[name]:,} {words}" for name, words in said.items() if counts[name]) or "no records"
 
 
 @contextmanager

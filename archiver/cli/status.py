@@ -11,6 +11,8 @@ from archiver.cli.exits import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table
 from archiver.jobs.positions import positions
+from archiver.settings import TopicSettings
+from intake.fold import IntakeFold
 
 
 def status(
@@ -33,9 +35,7 @@ def status(
 def _document(app: Application) -> dict[str, object]:
     intake, ledger = app.intake(), app.ledger()
     topics: list[dict[str, object]] = []
-    attention = [
-        f"topic {topic.name} is configured but not created yet" for topic in app.settings.topics if topic.name not in intake.topics_by_name
-    ]
+    attention = [note for topic in app.settings.topics if (note := _difference(topic, intake)) is not None]
     for name, state in sorted(intake.topics_by_name.items()):
         found = positions(intake, ledger, state.topic_id)
         pending = ledger.topic(state.topic_id).pending
@@ -62,6 +62,16 @@ def _document(app: Application) -> dict[str, object]:
         "topics": topics,
         "attention": attention,
     }
+
+
+def _difference(topic: TopicSettings, intake: IntakeFold) -> str | None:
+    """In what the configuration of a topic differs from the log."""
+    state = intake.topics_by_name.get(topic.name)
+    if state is None:
+        return f"topic {topic.name} is configured but not created yet; the first record or archive run creates it"
+    if state.partitions != topic.partitions:
+        return f"topic {topic.name} has {state.partitions} partitions, the configuration says {topic.partitions}; correct the configuration"
+    return None
 
 
 def _print(document: dict[str, object]) -> None:

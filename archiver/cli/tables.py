@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from archiver.assemble import Application
 from archiver.catalog import engines
+from archiver.cli import here
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
@@ -22,7 +23,7 @@ def tables(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> i
         [(item["topic"], item["table"], item["rows"], item["files"], str(item["snapshot_id"] or "-")) for item in found],
     )
     for item in found:
-        if item["metadata_location"] is not None:
+        if item["files"]:
             print(f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in Trino:\n{item['trino']}\n-- in DuckDB:\n{item['duckdb']}")
     return FINE
 
@@ -48,7 +49,8 @@ def _describe(app: Application, topic: str) -> dict[str, object]:
     document["rows"] = sum(item.record_count for item in files)
     document["files"] = len(files)
     properties = app.tables_properties(catalog)
-    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, app.settings.data.uri, f"SELECT * FROM {table} LIMIT 10"))  # noqa: S608 - printed, not run
+    query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
+    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, app.settings.data.uri, query, here.spark_sql()))
     document["trino"] = engines.trino(catalog, table)
-    document["duckdb"] = engines.duckdb(item.path for item in files)
+    document["duckdb"] = engines.duckdb(item.path for item in files) if files else None
     return document

@@ -63,7 +63,7 @@ def create(topic: Annotated[str, typer.Argument(help="The topic's name, as in th
         if settings is None:
             raise ConfigInvalid(f"topic {topic} is not in the configuration; add it under topics, with its number of partitions")
         known = topic in app_.intake().topics_by_name
-        state = app_.sequencer.declare_topic(settings.name, settings.partitions)
+        state = app_.declare_topic(settings)
     print(f"topic {topic} {'exists already' if known else 'created'}: {state.partitions} partitions, id {state.topic_id}")
     return FINE
 

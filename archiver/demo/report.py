@@ -15,8 +15,6 @@ from archiver.catalog.engines import spark_sql
 from archiver.demo.queries import Answer, view_sql
 from archiver.demo.settings import CATALOG, catalog_path
 
-SHOWN_FILES = 3
-"""So many data files stand in the line for DuckDB; the table has more."""
 REASONS_MAX = 5
 """So many partitions that are not valid are explained on the page; `archiver audit` has them all."""
 
@@ -82,32 +80,32 @@ class DemoReport:
             "audit": self.audit,
         }
 
-    def lines(self, folder: str = "") -> list[str]:
-        """The last page, for people; `folder` stands before the commands it names (`.venv/bin/`)."""
+    def lines(self, archiver: str = "archiver", spark: str = "spark-sql") -> list[str]:
+        """The last page, for people; the two commands as they are called from where the reader stands."""
         page = ["", "Tables", *_tables(self.tables)]
         for answer in self.answers:
             page += ["", answer.question.text, *text_table(answer.columns, answer.rows)]
         took = ", ".join(f"{step.name} {step.seconds:.1f} s" for step in self.steps)
-        page += ["", *_audit(self), f"Time: {took}", "", "To look further", *further(self, folder)]
+        page += ["", *_audit(self), f"Time: {took}", "", "To look further", *further(self, archiver, spark)]
         return page
 
 
-def further(report: DemoReport, folder: str = "") -> list[str]:
+def further(report: DemoReport, archiver: str, spark_command: str) -> list[str]:
     """Commands to paste."""
     flights = next(table for table in report.tables if table.topic == "flights")
     configured = f"-c {shlex.quote(str(report.configuration))}"
     query = "SELECT value.status, count(*) FROM nyc.flights GROUP BY 1"
     properties = {"type": "sql", "uri": f"sqlite:///{catalog_path(report.directory)}"}
-    spark = spark_sql(CATALOG, properties, (report.directory / "data").as_uri(), query, f"{folder}spark-sql")
+    spark = spark_sql(CATALOG, properties, (report.directory / "data").as_uri(), query, spark_command)
     return [
-        f"  {folder}archiver consume {configured} --topic flights --partition 0 --max 3",
-        f"  {folder}archiver audit {configured}",
-        f"  {folder}archiver tables {configured}     (has lines for Trino, Spark SQL and DuckDB)",
-        f"  {folder}archiver ledger show {configured}",
-        "  DuckDB:",
-        f"    {view_sql('flights', flights.uris[:SHOWN_FILES])};",
+        f"  {archiver} consume {configured} --topic flights --partition 0 --max 3 --decode",
+        f"  {archiver} audit {configured}",
+        f"  {archiver} tables {configured}     (has lines for Trino, Spark SQL and DuckDB)",
+        f"  {archiver} ledger show {configured}",
+        "  DuckDB (its shell, or duckdb.sql(...) in Python):",
+        f"    {view_sql('flights', flights.uris)};",
         "    SELECT status, count(*) FROM flights GROUP BY 1;",
-        "  Spark SQL (fetches Iceberg's runtime at the first start):",
+        "  Spark SQL (fetches Iceberg's runtime at the first start; leaves derby.log and metastore_db in the current folder):",
         *(f"    {line}" for line in spark),
     ]
 

@@ -18,6 +18,10 @@ class TopicReport:
     stored_bytes: int = 0
     snapshot_id: int | None = None
     why: str | None = None
+    waiting: int = 0
+    """Stable records that are in no archive when the run ends."""
+    misconfigured: bool = False
+    """The reason is in the configuration."""
 
     def halt(self, why: str) -> None:
         """Record that the topic cannot go on; the first reason stays."""
@@ -46,6 +50,11 @@ class ArchiveReport:
     def halted(self) -> list[TopicReport]:
         """Topics that need somebody."""
         return [item for item in self.topics.values() if item.state == "halted"]
+
+    @property
+    def misconfigured(self) -> list[TopicReport]:
+        """Topics that wait for a better configuration."""
+        return [item for item in self.topics.values() if item.misconfigured]
 
     @property
     def deferred(self) -> list[TopicReport]:

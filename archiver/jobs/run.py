@@ -20,6 +20,7 @@ from archiver.errors import ArchiverError, ConfigInvalid, Deposed, Halt, Invalid
 from archiver.ids import IdSource, TopicId, TopicPartition
 from archiver.jobs.bundle import bundle
 from archiver.jobs.plan import Plan
+from archiver.jobs.positions import positions
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, WrittenFile
 from archiver.jobs.report import ArchiveReport
@@ -88,9 +89,21 @@ class ArchiveRun:
             limits = self._limits(scope, everything)
             while self._round(works, limits) and everything:
                 pass
+            self._tell_waiting(works)
         finally:
             parts.lease.release()
         return self._report
+
+    def _tell_waiting(self, works: Sequence[TopicWork]) -> None:
+        """Say how much of each topic is left, and for an idle one why."""
+        parts = self._parts
+        for work in works:
+            report = self._report.of(work.name)
+            found = positions(parts.sequencer.fold, parts.leader.fold, work.state.topic_id)
+            report.waiting = sum(position.backlog_rows for position in found)
+            if report.waiting and report.state == "idle":
+                quiet, delay = work.archive.idle_max, work.archive.complete_delay_max
+                report.why = f"not due yet: after {quiet:g} s without a new record, or {delay:g} s after the first; --all archives at once"
 
     def _check_scope(self, scope: Scope | None) -> None:
         if scope is None:
@@ -126,7 +139,7 @@ class ArchiveRun:
             try:
                 state = parts.sequencer.declare_topic(settings.name, settings.partitions)
                 works.append(parts.setup.prepare(settings, parts.settings.archive_for(settings), state))
-            except (Deposed, ConfigInvalid):
+            except Deposed:
                 raise
             except ArchiverError as error:
                 self._note(settings.name, error)
@@ -147,6 +160,7 @@ class ArchiveRun:
         """Report an error of one topic, which is left out for the rest of the run."""
         self._halted.add(topic)
         report = self._report.of(topic)
+        report.misconfigured |= isinstance(error, ConfigInvalid)
         if isinstance(error, TopicHalted):
             report.halt(error.why)
         elif isinstance(error, Halt | InvalidInput):
@@ -187,19 +201,24 @@ class ArchiveRun:
         written = self._refine(able, planned.plans)
         took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
         due = [work for work in able if work.state.topic_id in took]
-        progressed = False
+        before = self._reached(due)
         for work in due:
             files = written.get(work.state.topic_id, [])
             if files:
-                progressed |= self._guard(work, lambda work=work, files=files: parts.publisher.files_written(commit_id, work, files))  # type: ignore[misc]
+                self._guard(work, lambda work=work, files=files: parts.publisher.files_written(commit_id, work, files))  # type: ignore[misc]
         parts.publisher.round_written(commit_id, due)
         for work in due:
             if work.table is None:
                 self._count(work, None)
             else:
-                progressed |= self._guard(work, lambda work=work: self._commit(commit_id, work, tick_us))  # type: ignore[misc]
+                self._guard(work, lambda work=work: self._commit(commit_id, work, tick_us))  # type: ignore[misc]
         parts.publisher.round_settled(commit_id, due)
-        return progressed
+        return self._reached(due) > before
+
+    def _reached(self, works: Sequence[TopicWork]) -> int:
+        """A number that grows with everything written or committed. A round that leaves it as it is would be followed by its like."""
+        topics = [(work, self._parts.leader.fold.topic(work.state.topic_id)) for work in works]
+        return sum(topic.planned_to(p) + topic.watermark(p) for work, topic in topics for p in range(work.state.partitions))
 
     def _tick(self) -> int:
         """Read the intake log to its tail; the newest tick in it, which is appended unless there was one within `archive.tick`."""

@@ -6,14 +6,18 @@ Promises one acknowledgement per record that was read, whatever happens in betwe
 
 from __future__ import annotations
 
-from collections import deque
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from queue import Queue
 
 from archiver.errors import InvalidInput, RetryLater
 from intake.acknowledgements import Outcome, PendingRecord
 from intake.record_json import Input
 from intake.writer import IntakeWriter
+
+LOOK_S = 0.2
+"""While the writer works, time between two looks at whether it was closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,56 +42,66 @@ class Sent:
 
 
 class Sending:
-    """One run over an input."""
+    """One run over an input. A thread of its own tells the outcomes, so that whoever waits for one before sending more is answered."""
 
     def __init__(self, writer: IntakeWriter, tell: Callable[[Sent], None], timeout_s: float, outstanding_max: int = 100_000) -> None:
+        """`tell` is called from that thread, once per record in input order; `timeout_s` bounds the wait for an outcome after the end."""
         self._writer = writer
         self._tell = tell
         self._timeout_s = timeout_s
-        self._outstanding_max = outstanding_max
-        self._waiting: deque[PendingRecord | Sent] = deque()
+        self._waiting: Queue[PendingRecord | Sent | None] = Queue(outstanding_max)
+        self._closed = threading.Event()
+        self._telling_failed: BaseException | None = None
 
     def run(self, inputs: Iterable[Input]) -> None:
         """Send every record, close the writer, and tell the outcome of each, also if the input ends in an error or the run is interrupted.
 
-        Raises what reading the input raises, and `RetryLater` if the writer has no room for long or does not finish.
+        Raises what reading the input or `tell` raises, and `RetryLater` if the writer has no room for long or does not finish.
         """
+        teller = threading.Thread(target=self._tell_all, name="acknowledgements", daemon=True)
+        teller.start()
         try:
             for item in inputs:
                 self._send(item)
-                self._tell_done(len(self._waiting) > self._outstanding_max)
+                if self._telling_failed is not None:
+                    break
         finally:
             try:
                 self._writer.close()
             finally:
-                while self._waiting:
-                    self._tell_first()
+                self._closed.set()
+                self._waiting.put(None)
+                teller.join()
+        if self._telling_failed is not None:
+            raise self._telling_failed
 
     def _send(self, item: Input) -> None:
         try:
-            self._waiting.append(self._writer.send(item.topic, item.record, item.partition))
+            self._waiting.put(self._writer.send(item.topic, item.record, item.partition))
         except InvalidInput as error:
-            self._waiting.append(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True))
+            self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True))
         except RetryLater as error:
-            self._waiting.append(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
+            self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
             raise RetryLater(f"stopped at {item.where}, which was not sent, nor anything behind it: {error}") from error
 
-    def _tell_done(self, wait: bool) -> None:
-        while self._waiting and (wait or self._is_done(self._waiting[0])):
-            self._tell_first()
-            wait = False
+    def _tell_all(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            told = item if isinstance(item, Sent) else self._outcome(item)
+            if self._telling_failed is not None:
+                continue  # Nobody listens any more; the queue is still emptied, so that sending comes to its end.
+            try:
+                self._tell(told)
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that runs, whatever it is
+                self._telling_failed = error
 
-    def _is_done(self, item: PendingRecord | Sent) -> bool:
-        return isinstance(item, Sent) or item.done()
-
-    def _tell_first(self) -> None:
-        item = self._waiting.popleft()
-        if isinstance(item, Sent):
-            self._tell(item)
-            return
-        try:
-            told = item.result(self._timeout_s)
-        except RetryLater as error:
-            self._tell(Sent(item.topic, item.partition, None, "unknown", str(error)))
-            return
-        self._tell(Sent(told.topic, told.partition, told.offset, told.outcome, told.error))
+    def _outcome(self, item: PendingRecord) -> Sent:
+        """Wait for it as long as the writer works, and `timeout_s` longer."""
+        while True:
+            last_wait = self._closed.is_set()
+            try:
+                told = item.result(self._timeout_s if last_wait else min(self._timeout_s, LOOK_S))
+            except RetryLater as error:
+                if last_wait:
+                    return Sent(item.topic, item.partition, None, "unknown", str(error))
+                continue
+            return Sent(told.topic, told.partition, told.offset, told.outcome, told.error)

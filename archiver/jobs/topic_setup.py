@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from archiver import failpoints
 from archiver.catalog.identity import TableTarget, ensure_table
 from archiver.catalog.tables import Identifier, Tables, parse_identifier
+from archiver.errors import TopicHalted
 from archiver.ledger.leader import Leader
+from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.once import create_once
@@ -85,6 +87,7 @@ class TopicSetup:
         """
         key, value = load_sources(settings)
         ledger = self._leader.fold.topic(state.topic_id)
+        _check_kind(settings, ledger)
         entry = ledger.schemas.get(ledger.schema_version)
         known = None if entry is None else TopicSchema.from_entry(entry)
         schema = decide(settings.name, known, key, value)
@@ -133,3 +136,18 @@ class TopicSetup:
         failpoints.reach("schema.append.before")
         self._leader.append(schema.to_entry(bytes.fromhex(state.topic_id)))
         failpoints.reach("schema.append.after")
+
+
+def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:
+    """Archives with and without a table do not continue each other."""
+    archived_to = max(ledger.watermarks.values(), default=0)
+    if settings.archive.kind != "iceberg" and (ledger.table_uuid is not None or any(item.event is not None for item in ledger.pending)):
+        raise TopicHalted(
+            settings.name, "it has been archived to a table, but the configuration says kind: parquet; restore kind: iceberg and its table"
+        )
+    if settings.archive.kind == "iceberg" and ledger.table_uuid is None and archived_to:
+        raise TopicHalted(
+            settings.name,
+            f"it has been archived without a table (up to offset {archived_to} in one partition), and a table would begin in the middle; "
+            "restore kind: parquet, or send to a new topic",
+        )

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61rchiver/proto/intake_log.proto\x12\x16\x61rchiver.intake_log.v1\"\xcb\x01\n\x0bIntakeEntry\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x36\n\x05topic\x18\x03 \x01(\x0b\x32%.archiver.intake_log.v1.TopicDeclaredH\x00\x12\x32\n\x04\x66ile\x18\x04 \x01(\x0b\x32\".archiver.intake_log.v1.IntakeFileH\x00\x12,\n\x04tick\x18\x05 \x01(\x0b\x32\x1c.archiver.intake_log.v1.TickH\x00\x42\x06\n\x04\x62ody\"W\n\rTopicDeclared\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\"u\n\nIntakeFile\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x15\n\rfooter_sha256\x18\x03 \x01(\x0c\x12\x35\n\x06topics\x18\x04 \x03(\x0b\x32%.archiver.intake_log.v1.TopicSegments\"T\n\rTopicSegments\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\x08segments\x18\x02 \x03(\x0b\x32\x1f.archiver.intake_log.v1.Segment\"z\n\x07Segment\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\trow_group\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x15\n\raccept_max_us\x18\x06 \x01(\x03\"\x17\n\x04Tick\x12\x0f\n\x07time_us\x18\x01 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x61rchiver/proto/intake_log.proto\x12\x16\x61rchiver.intake_log.v1\"\x84\x02\n\x0bIntakeEntry\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\x0c\x12\x36\n\x05topic\x18\x03 \x01(\x0b\x32%.archiver.intake_log.v1.TopicDeclaredH\x00\x12\x32\n\x04\x66ile\x18\x04 \x01(\x0b\x32\".archiver.intake_log.v1.IntakeFileH\x00\x12,\n\x04tick\x18\x05 \x01(\x0b\x32\x1c.archiver.intake_log.v1.TickH\x00\x12\x37\n\x07\x63luster\x18\x06 \x01(\x0b\x32$.archiver.intake_log.v1.ClusterBoundH\x00\x42\x06\n\x04\x62ody\"\"\n\x0c\x43lusterBound\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\"W\n\rTopicDeclared\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x12\n\ncreated_us\x18\x04 \x01(\x03\"u\n\nIntakeFile\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x15\n\rfooter_sha256\x18\x03 \x01(\x0c\x12\x35\n\x06topics\x18\x04 \x03(\x0b\x32%.archiver.intake_log.v1.TopicSegments\"T\n\rTopicSegments\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x31\n\x08segments\x18\x02 \x03(\x0b\x32\x1f.archiver.intake_log.v1.Segment\"z\n\x07Segment\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x11\n\trow_group\x18\x02 \x01(\r\x12\x11\n\tfirst_row\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x11\n\traw_bytes\x18\x05 \x01(\x04\x12\x15\n\raccept_max_us\x18\x06 \x01(\x03\"\x17\n\x04Tick\x12\x0f\n\x07time_us\x18\x01 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'archiver.proto.intake_log_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_INTAKEENTRY']._serialized_start=60
-  _globals['_INTAKEENTRY']._serialized_end=263
-  _globals['_TOPICDECLARED']._serialized_start=265
-  _globals['_TOPICDECLARED']._serialized_end=352
-  _globals['_INTAKEFILE']._serialized_start=354
-  _globals['_INTAKEFILE']._serialized_end=471
-  _globals['_TOPICSEGMENTS']._serialized_start=473
-  _globals['_TOPICSEGMENTS']._serialized_end=557
-  _globals['_SEGMENT']._serialized_start=559
-  _globals['_SEGMENT']._serialized_end=681
-  _globals['_TICK']._serialized_start=683
-  _globals['_TICK']._serialized_end=706
+  _globals['_INTAKEENTRY']._serialized_end=320
+  _globals['_CLUSTERBOUND']._serialized_start=322
+  _globals['_CLUSTERBOUND']._serialized_end=356
+  _globals['_TOPICDECLARED']._serialized_start=358
+  _globals['_TOPICDECLARED']._serialized_end=445
+  _globals['_INTAKEFILE']._serialized_start=447
+  _globals['_INTAKEFILE']._serialized_end=564
+  _globals['_TOPICSEGMENTS']._serialized_start=566
+  _globals['_TOPICSEGMENTS']._serialized_end=650
+  _globals['_SEGMENT']._serialized_start=652
+  _globals['_SEGMENT']._serialized_end=774
+  _globals['_TICK']._serialized_start=776
+  _globals['_TICK']._serialized_end=799
 # @@protoc_insertion_point(module_scope)

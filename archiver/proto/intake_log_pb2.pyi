@@ -7,18 +7,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     topic: TopicDeclared
     file: IntakeFile
     tick: Tick
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ...) -> None: ...
+    cluster: ClusterBound
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ...) -> None: ...
+
+class ClusterBound(_message.Message):
+    __slots__ = ("cluster_id",)
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: bytes
+    def __init__(self, cluster_id: _Optional[bytes] = ...) -> None: ...
 
 class TopicDeclared(_message.Message):
     __slots__ = ("topic_id", "name", "partitions", "created_us")

@@ -21,6 +21,8 @@ from archiver.schema.tree import MessageTree, build_tree
 
 _NAMES_SHOWN = 5
 
+_BUILD = "build it with: python -m grpc_tools.protoc -I. --include_imports --descriptor_set_out=NAME.binpb NAME.proto"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -41,7 +43,7 @@ def load_source(path: Path, message: str) -> Source:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigInvalid(f"descriptor set {path} cannot be read: {error.strerror or error}; build it with protoc") from error
+        raise ConfigInvalid(f"descriptor set {path} cannot be read: {error.strerror or error}; {_BUILD}") from error
     where = f"descriptor set {path}"
     source = Source(message, _needed(_parse(data, where), message, where))
     source_tree(source, where)
@@ -63,9 +65,9 @@ def _parse(data: bytes, where: str) -> dict[str, descriptor_pb2.FileDescriptorPr
     try:
         files.ParseFromString(data)
     except DecodeError as error:
-        raise ConfigInvalid(f"{where} is not a FileDescriptorSet: {error}; build it with protoc --descriptor_set_out") from error
+        raise ConfigInvalid(f"{where} is not a FileDescriptorSet: {error}; {_BUILD}") from error
     if not files.file or not all(one.name for one in files.file):
-        raise ConfigInvalid(f"{where} is not a FileDescriptorSet: it names no files; build it with protoc --descriptor_set_out")
+        raise ConfigInvalid(f"{where} is not a FileDescriptorSet: it names no files; {_BUILD}")
     return {one.name: one for one in files.file}
 
 

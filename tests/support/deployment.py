@@ -104,6 +104,9 @@ class Deployment:
         found = {name: value for name, value in os.environ.items() if name not in (failpoints.VARIABLE, "ARCHIVER_CONFIG")}
         found["ARCHIVER_CONFIG"] = str(self.config)
         found["PYTHONPATH"] = str(ROOT)
+        scratch = self.root / "tmp"  # A killed process leaves its temporary files, Spark's among them, where pytest removes them.
+        scratch.mkdir(exist_ok=True)
+        found["TMPDIR"] = str(scratch)
         if self.failpoints_asked:
             found[failpoints.VARIABLE] = armed
         return found

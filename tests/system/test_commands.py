@@ -58,7 +58,18 @@ def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> 
     assert (document["epoch"], document["rounds"]) == (2, 1)
     assert [item["topic"] for item in document["topics"]] == ["clicks", "files", "orders"]
     for item in document["topics"]:
-        assert list(item) == ["topic", "state", "archives", "rows", "raw_bytes", "stored_bytes", "snapshot_id", "why"]
+        assert list(item) == [
+            "topic",
+            "state",
+            "archives",
+            "rows",
+            "raw_bytes",
+            "stored_bytes",
+            "snapshot_id",
+            "why",
+            "waiting",
+            "misconfigured",
+        ]
         assert (item["state"], item["why"]) == ("archived", None)
         assert item["rows"] == sum(record["topic"] == item["topic"] for record in SENT)
     assert "archived" in deployment.cli("archive", "--all").out

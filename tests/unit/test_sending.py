@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -95,13 +96,33 @@ def test_told_as_soon_as_possible_but_never_out_of_order() -> None:
                 writer.settle(1)
             if number == 3:
                 writer.settle(0)
+                until(lambda: len(told) == 2)
             seen.append(len(told))
             yield item
 
     stub: Any = writer
     Sending(stub, told.append, 1).run(items())
-    assert seen == [0, 0, 0, 0, 2]
+    assert seen == [0, 0, 0, 2, 2], "told while the input waits, the second not before the first"
     assert [sent.offset for sent in told] == [0, 1, 2, 3, 4]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_error_of_the_teller_ends_the_run() -> None:
+    writer = StubWriter()
+
+    def tell(_: Sent) -> None:
+        raise BrokenPipeError
+
+    stub: Any = writer
+    with pytest.raises(BrokenPipeError):
+        Sending(stub, tell, 1).run(inputs(50))
+    assert writer.closed == 1
 
 
 def test_outcomes_as_lines() -> None:
