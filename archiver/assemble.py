@@ -1,7 +1,7 @@
 """The composition root: from settings to an application.
 
-The one place that knows which adapter stands behind which Protocol. Nothing is connected before it is asked for: a command that only reads
-starts no Spark and loads no catalog. Close the application after use.
+The one place that knows which adapter stands behind which Protocol. Nothing is connected, or even imported, before it is asked for: a
+command that only reads starts no Spark and loads no catalog. Close the application after use.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from archiver import failpoints
 from archiver.catalog.commit import CommitLimits, Committer
-from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.clock import Clock, SystemClock
 from archiver.errors import ConfigInvalid, NotFound
 from archiver.ids import IdSource, SystemIds, TopicId
 from archiver.jobs.publish import Publisher
-from archiver.jobs.refine_spark import SparkRefiner
 from archiver.jobs.refined import RefineOptions
 from archiver.jobs.restored import check_log_is_newest
 from archiver.jobs.run import ArchiveRun, Parts, Scope
@@ -36,13 +34,15 @@ from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
 from archiver.schema.state import TopicSchema
 from archiver.settings import Settings, TopicSettings
-from archiver.spark_session import SparkSessions
 from archiver.stream.stream import RecordStream
 from archiver.telemetry import setup_logging
 from intake.fold import IntakeFold, TopicState
 from intake.sequencer import Sequencer, check_cluster
 from intake.writer import IntakeWriter
 from reconcile.audit import Audit
+
+if TYPE_CHECKING:
+    from archiver.spark_session import SparkSessions
 
 _log = logging.getLogger(__name__)
 
@@ -138,6 +138,8 @@ class Application:
             settings = self.settings.catalog(catalog)
             if settings is None:
                 raise ConfigInvalid(f"there is no catalog {catalog} in the configuration")
+            from archiver.catalog.iceberg import IcebergTables
+
             self._catalogs[catalog] = IcebergTables(catalog, settings.properties(), self._ids)
         return self._catalogs[catalog]
 
@@ -199,10 +201,14 @@ class Application:
 
     @cached_property
     def _sessions(self) -> SparkSessions:
+        from archiver.spark_session import SparkSessions
+
         return SparkSessions(self.settings.spark, self._environ)
 
     def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
         """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`."""
+        from archiver.jobs.refine_spark import SparkRefiner
+
         self._ready_to_append()
         return ArchiveRun(
             Parts(

@@ -1,7 +1,7 @@
 """The command `archiver`: its subcommands and the one place where errors become messages and exit codes.
 
-A subcommand's module parses, calls and prints; it holds no logic of its own. Modules are imported when their command runs, so that
-`archiver --help` and `archiver config check` need neither Spark nor a catalog.
+A subcommand's module parses, calls and prints; it holds no logic of its own. The application and what it needs are
+imported when a command opens it, so that `archiver --help` and `archiver config check` load neither Spark nor a catalog.
 """
 
 from __future__ import annotations

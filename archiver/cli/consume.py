@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.assemble import Application
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, application
 from archiver.clock import SystemClock
@@ -18,6 +17,9 @@ from archiver.ids import TopicId
 from archiver.stream.decode import Decoder
 from archiver.stream.records import StreamRecord
 from intake.record_json import record_json
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
 
 POLL_S = 0.5
 """With --follow, time between two looks at the log's tail."""

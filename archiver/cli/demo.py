@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from archiver.assemble import open_application
 from archiver.cli import here
 from archiver.cli.audit import CODES
 from archiver.cli.options import Output, OutputOption
@@ -22,6 +21,7 @@ def demo(
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Take a year of flights from New York all the way into tables, query them, and audit them."""
+    from archiver.assemble import open_application
     from archiver.demo.run import run_demo
     from archiver.java import require_java
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.assemble import Application
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_line, print_table
@@ -16,6 +15,9 @@ from archiver.events import codec, json_form
 from archiver.ledger.bridge import event_bytes
 from archiver.ledger.fold import LedgerFold
 from archiver.proto import control_log_pb2 as pb
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
 
 app = typer.Typer(help="Look at the control log.", no_args_is_help=True)
 

@@ -6,13 +6,15 @@ import enum
 import os
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.assemble import Application, open_application
 from archiver.errors import ConfigInvalid, InvalidInput
 from archiver.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
 
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
@@ -55,6 +57,8 @@ def settings_of(given: Path | None) -> Settings:
 
 def application(given: Path | None) -> Application:
     """The composed application; close it after use (it is a context manager)."""
+    from archiver.assemble import open_application
+
     return open_application(settings_of(given), os.environ)
 
 

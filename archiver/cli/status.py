@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.assemble import Application
 from archiver.cli.exits import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table
 from archiver.jobs.positions import positions
 from archiver.settings import TopicSettings
 from intake.fold import IntakeFold
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
 
 
 def status(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from archiver.assemble import Application
+from typing import TYPE_CHECKING
+
 from archiver.catalog import engines
 from archiver.cli import here
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
 
 
 def tables(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:

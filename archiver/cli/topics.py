@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.assemble import Application
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.errors import ConfigInvalid, NotFound
 from archiver.jobs.positions import PartitionPosition, positions
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
 
 app = typer.Typer(help="Look at topics, and create those of the configuration.", no_args_is_help=True)
 
