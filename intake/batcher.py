@@ -23,7 +23,7 @@ from intake.fold import TopicState
 from intake.records import Record
 
 ROW_COST_BYTES = 64
-"""What a row weighs in the queue besides its raw bytes, so that empty records are bounded too."""
+"""What a row takes of the queue's room besides its weight, so that empty records are bounded too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class RecordItem:
     topic: TopicState
     record: Record
     raw_bytes: int
+    cost: int
+    """What it takes of the queue's room: its weight and `ROW_COST_BYTES`."""
     accept_us: int
     pending: PendingRecord
 
@@ -52,6 +54,8 @@ class BatchItem:
     row_bytes: npt.NDArray[np.int64]
     partitions: npt.NDArray[np.int32]
     raw_bytes: int
+    cost: int
+    """What it takes of the queue's room: the weight of its rows and `ROW_COST_BYTES` for each."""
     accept_us: int
     first_row: int
     """Where in the batch of the call the piece begins."""
@@ -85,12 +89,11 @@ class FlushQueue:
         self._blocked = 0
         self._closed = False
 
-    def put(self, raw_bytes: int, rows: int, timeout_s: float, make: Callable[[], Item]) -> None:
-        """Admit one item, made under the lock once there is room for it.
+    def put(self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Item]) -> None:
+        """Admit one item of that size and cost, made under the lock once there is room for it.
 
         Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make` raises: then nothing was admitted.
         """
-        cost = raw_bytes + rows * ROW_COST_BYTES
         with self.changed:
             self._await_room(cost, timeout_s)
             if self._closed:
@@ -157,7 +160,7 @@ class FlushQueue:
         """The items of a flush are acknowledged: give their room back."""
         with self.changed:
             self._done += len(taken)
-            self._held_cost -= sum(item.raw_bytes + item.rows * ROW_COST_BYTES for item in taken)
+            self._held_cost -= sum(item.cost for item in taken)
             self.changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
@@ -184,16 +187,26 @@ class FlushQueue:
         return abandoned
 
 
-def cut_rows(raw_bytes: npt.NDArray[np.int64], delay_max_bytes: int, queue_bytes_max: int) -> list[tuple[int, int, int]]:
-    """Pieces (first row, end row, raw bytes) of a batch, each as large as a flush and the queue allow, or a single row."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive rows of a batch that go into the queue together."""
+
+    start: int
+    end: int
+    raw_bytes: int
+    cost: int
+
+
+def cut_rows(raw_bytes: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], delay_max_bytes: int, queue_bytes_max: int) -> list[Piece]:
+    """The pieces of a batch, each as large as a flush (by raw bytes) and the queue (by cost) allow, or a single row."""
     sums = np.concatenate(([0], np.cumsum(raw_bytes)))
-    costs = sums + np.arange(len(sums)) * ROW_COST_BYTES
-    cuts: list[tuple[int, int, int]] = []
+    costs = np.concatenate(([0], np.cumsum(weights + ROW_COST_BYTES)))
+    cuts: list[Piece] = []
     start = 0
     while start < len(raw_bytes):
         by_size = int(np.searchsorted(sums, sums[start] + delay_max_bytes, side="right")) - 1
         by_room = int(np.searchsorted(costs, costs[start] + queue_bytes_max, side="right")) - 1
         end = max(start + 1, min(by_size, by_room, len(raw_bytes)))
-        cuts.append((start, end, int(sums[end] - sums[start])))
+        cuts.append(Piece(start, end, int(sums[end] - sums[start]), int(costs[end] - costs[start])))
         start = end
     return cuts

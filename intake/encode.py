@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from intake.batcher import BatchItem, Item, RecordItem
 from intake.fold import TopicState
 from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, IntakeFileBytes, SegmentRows, write_intake_file
-from intake.layout import ArrowArray, Int64Array, concat_batches
-from intake.records import RECORD_SCHEMA, TIMESTAMP
+from intake.layout import ArrowArray, Int64Array, concat_batches, list_array
+from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
 
 ENTRY_BYTES = 256
 """More than an entry's own fields take: format, id, key, size, digest and their tags."""
@@ -191,17 +191,24 @@ def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:
 
 def _columns_of(items: Sequence[RecordItem]) -> pa.RecordBatch:
     records = [item.record for item in items]
-    header_type = RECORD_SCHEMA.field("headers").type
-    headers = [[{"key": name, "value": value} for name, value in record.headers] for record in records]
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.key for record in records], pa.binary()),
             pa.array([record.value for record in records], pa.binary()),
-            pa.array(headers, header_type),
+            _headers_of(records),
             pa.array([record.timestamp_us for record in records], pa.int64()).cast(TIMESTAMP),
         ],
         schema=RECORD_SCHEMA,
     )
+
+
+def _headers_of(records: Sequence[Record]) -> ArrowArray:
+    """The column of headers, without a Python object per header besides those that the producer made."""
+    ends = np.cumsum([len(record.headers) for record in records])
+    names = pa.array((name for record in records for name, _ in record.headers), pa.string())
+    values = pa.array((value for record in records for _, value in record.headers), pa.binary())
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    return list_array(np.concatenate(([0], ends)).astype(np.int32), pairs, HEADERS)
 
 
 def _take(columns: pa.RecordBatch, order: Int64Array) -> pa.RecordBatch:

@@ -3,7 +3,9 @@
 Owns the rules a record must keep: types, size, header names, the range of timestamps. Promises that what passes can be stored and read
 back unchanged. Never changes a byte of a key, a value or a header.
 
-A record's *raw bytes* are the bytes of its key, its value and its header names and values; a null counts zero.
+A record's *raw bytes* are the bytes of its key, its value and its header names and values; a null counts zero. Its *weight* is what it is
+measured by against `record_bytes_max` and the writer's queue: raw bytes and `HEADER_COST_BYTES` per header. Without that a record of
+millions of empty headers would weigh nothing and still fill the memory. What is stored and counted elsewhere is always raw bytes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ import pyarrow.compute as pc
 
 from archiver.errors import RecordRefused
 from intake.layout import ArrowArray, binary_lengths, header_lengths, list_array, list_lengths
+
+HEADER_COST_BYTES = 16
+"""What a header weighs besides its name and its value, so that empty headers are bounded too."""
 
 TIMESTAMP_MIN_US = -62_135_596_800_000_000
 """0001-01-01T00:00:00Z, the first instant that can be written as a date of four digits."""
@@ -57,10 +62,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class NormalBatch:
-    """An accepted batch: columns exactly as `RECORD_SCHEMA`, what each row weighs, and the partitions it asks for."""
+    """An accepted batch: columns exactly as `RECORD_SCHEMA`, what each row holds and weighs, and the partitions it asks for."""
 
     columns: pa.RecordBatch
     raw_bytes: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.int64]
+    """Raw bytes and the cost of the headers, per row."""
     partitions: ArrowArray
     """int64, null where the key decides; None if there is no such column."""
 
@@ -73,16 +80,24 @@ def raw_bytes_of(record: Record) -> int:
     return total
 
 
+def weight_of(record: Record, raw_bytes: int) -> int:
+    """What the record weighs, given its raw bytes."""
+    return raw_bytes + HEADER_COST_BYTES * len(record.headers)
+
+
 def validate(record: Record, record_bytes_max: int) -> int:
-    """Check one record and return its raw bytes; raises `RecordRefused` with the rule it breaks."""
+    """Check one record and return its raw bytes; raises `RecordRefused` with the rule it breaks.
+
+    `record_bytes_max` bounds the record's weight.
+    """
     for what, content in (("key", record.key), ("value", record.value)):
         if content is not None and not isinstance(content, bytes):
             raise RecordRefused(f"the {what} is of type {type(content).__name__}; it must be bytes or None")
     _validate_headers(record.headers)
     _validate_timestamp(record.timestamp_us)
     raw_bytes = raw_bytes_of(record)
-    if raw_bytes > record_bytes_max:
-        raise RecordRefused(_too_large(raw_bytes, record_bytes_max))
+    if weight_of(record, raw_bytes) > record_bytes_max:
+        raise RecordRefused(_too_large(raw_bytes, len(record.headers), record_bytes_max))
     return raw_bytes
 
 
@@ -112,8 +127,12 @@ def _validate_timestamp(timestamp_us: object) -> None:
         raise RecordRefused(f"the timestamp {timestamp_us} us is outside the years 1 to 9999; it is counted in microseconds since 1970")
 
 
-def _too_large(raw_bytes: int, record_bytes_max: int) -> str:
-    return f"the record has {raw_bytes} bytes, more than intake.record_bytes_max = {record_bytes_max}; make it smaller or raise the limit"
+def _too_large(raw_bytes: int, headers: int, record_bytes_max: int) -> str:
+    what = f"{raw_bytes} bytes"
+    if headers:
+        weight = raw_bytes + HEADER_COST_BYTES * headers
+        what += f" and {headers} headers, which count {HEADER_COST_BYTES} bytes each besides, together {weight} bytes"
+    return f"the record has {what}, more than intake.record_bytes_max = {record_bytes_max}; make it smaller or raise the limit"
 
 
 def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch:
@@ -136,11 +155,13 @@ def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch
     headers = _headers_column(batch)
     event_timestamp = _timestamp_column(batch)
     raw_bytes = binary_lengths(key) + binary_lengths(value) + header_lengths(headers)
-    if len(raw_bytes) and int(raw_bytes.max()) > record_bytes_max:
-        row = int((raw_bytes > record_bytes_max).argmax())
-        raise RecordRefused(f"row {row}: {_too_large(int(raw_bytes[row]), record_bytes_max)}")
+    header_counts = list_lengths(headers)
+    weights = raw_bytes + HEADER_COST_BYTES * header_counts
+    if len(weights) and int(weights.max()) > record_bytes_max:
+        row = int((weights > record_bytes_max).argmax())
+        raise RecordRefused(f"row {row}: {_too_large(int(raw_bytes[row]), int(header_counts[row]), record_bytes_max)}")
     columns = pa.RecordBatch.from_arrays([key, value, headers, event_timestamp], schema=RECORD_SCHEMA)
-    return NormalBatch(columns, raw_bytes, _partition_column(batch))
+    return NormalBatch(columns, raw_bytes, weights, _partition_column(batch))
 
 
 def _binary_column(batch: pa.RecordBatch, name: str) -> ArrowArray:

@@ -28,16 +28,21 @@ class Choice:
     """Per partition: the watermark once the offered files are committed (those without any are carried forward, rule C5)."""
 
 
+def unbroken_since(view: TableView) -> int:
+    """The lowest sequence number from which on every commit is a retained ancestor of the current snapshot."""
+    have = {item.sequence_number for item in view.lineage()}
+    at = view.sequence_number
+    while at in have:
+        at -= 1
+    return at
+
+
 def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
     """Whether every commit after a file's T3 token is a retained ancestor of the current snapshot.
 
     Only then an absent path proves that the file was never in the table.
     """
-    have = {item.sequence_number for item in view.lineage()}
-    at = view.sequence_number
-    while at in have:
-        at -= 1
-    oldest_unbroken = at
+    oldest_unbroken = unbroken_since(view)
 
     def judge(item: PendingFile) -> bool:
         return item.table_uuid == view.uuid and item.last_sequence_number >= oldest_unbroken

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from archiver import failpoints
+from archiver.catalog.agree import contradiction, revived_keys
 from archiver.catalog.choose import Choice, choose, complete_since
 from archiver.catalog.evidence import Doubted, Evidence, Known, judge
 from archiver.catalog.expiry import expired
@@ -43,9 +44,9 @@ class CommitLimits:
     backoff_s: float = 0.05
     """Wait after the first conflict; doubled each time, up to 16 times as long."""
     snapshots_max: int = 100
-    """Snapshots our own commits keep."""
+    """Snapshots that our own commits keep however old they are."""
     snapshots_age_s: float = 3600.0
-    """Age beyond which our own commits forget snapshots."""
+    """Age below which our own commits keep snapshots however many there are."""
     merge_every: int = 25
     """Every so many commits the manifests are merged."""
 
@@ -60,7 +61,7 @@ class CommitOutcome:
     sequence_number: int
     """The table's last sequence number as seen: the T3 token of what is written next."""
     watermarks: dict[int, int]
-    """Of every partition (rule T4: the fold assigns them)."""
+    """Of every partition (rule T4: the fold assigns those that it is told)."""
     committed: tuple[str, ...]
     """Keys now in the table."""
     killed: tuple[tuple[str, str], ...]
@@ -73,7 +74,7 @@ class CommitOutcome:
     """The ledger does not know it yet."""
 
     def to_proto(self, commit_id: uuid.UUID, topic_id: TopicId, event: pb.Event | None = None) -> pb.TableCommitted:
-        """The body of the ledger entry; without an event it is what a leader saw."""
+        """The body of the ledger entry, to be split where it is too large; without an event it is what a leader saw."""
         body = pb.TableCommitted(
             commit_id=commit_id.bytes,
             topic_id=bytes.fromhex(topic_id),
@@ -179,8 +180,12 @@ class Committer:
         paths: frozenset[str] = frozenset()
         if since and min(since) < view.sequence_number:
             paths = self._tables.data_paths(view, min(since))
+        revived = revived_keys(ledger, paths)
+        why = contradiction(view, known, ledger, revived)
+        if why is not None:
+            self._leader.check()  # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is wrong
+            raise TopicHalted(target.topic, f"table {shown(target.identifier)} {why}")
         choice = choose(ledger.pending, known.watermarks, paths, complete_since(view))
-        revived = tuple(key for key in ledger.killed if any(path.endswith(f"/{key}") for path in paths))
         return _Look(view, known, choice, revived)
 
     def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:

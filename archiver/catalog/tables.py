@@ -97,6 +97,18 @@ class TableView:
             at = snapshot.parent_id
         return tuple(found)
 
+    def history(self) -> tuple[SnapshotView, ...]:
+        """The lineage and, behind it, what is retained from before the place where expiry cut it, newest first.
+
+        For explanations only: nobody can tell whether a snapshot behind the cut is an ancestor or was rolled back.
+        """
+        lineage = self.lineage()
+        if not lineage:
+            return ()
+        oldest = lineage[-1].sequence_number
+        behind = [item for item in self.snapshots if item.sequence_number < oldest]
+        return (*lineage, *sorted(behind, key=lambda item: -item.sequence_number))
+
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:

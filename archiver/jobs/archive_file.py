@@ -6,7 +6,7 @@ footer says that it holds the same records. Must never upload a file that is not
 
 Footer keys, all text: `archiver.version` (of this form: 1), `archiver.cluster_id`, `archiver.topic`, `archiver.topic_id`,
 `archiver.partition`, `archiver.base`, `archiver.end` (exclusive), `archiver.gaps` (JSON, `[[base, end], …]`), `archiver.epoch`,
-`archiver.schema` (version of the topic's schema), `archiver.records_digest` (hex).
+`archiver.schema` (version of the topic's schema), `archiver.records_digest` (hex), `archiver.footer_sha256` (`archiver.stream.seal`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver import failpoints
-from archiver.errors import ArchiverError, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from archiver.jobs.bounds import leaves
 from archiver.objects.store import ObjectStore
+from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 
 FORMAT_VERSION = "1"
 _PREFIX = "archiver."
@@ -56,7 +57,7 @@ class Footer:
     records_digest: bytes
 
     def values(self) -> dict[str, str]:
-        """As key-value pairs of a Parquet footer."""
+        """As key-value pairs of a Parquet footer that is still to be sealed."""
         texts = {
             "version": FORMAT_VERSION,
             "cluster_id": self.cluster_id,
@@ -69,6 +70,7 @@ class Footer:
             "epoch": str(self.epoch),
             "schema": str(self.schema),
             "records_digest": self.records_digest.hex(),
+            SEAL_KEY: UNSEALED,
         }
         return {_PREFIX + name: text for name, text in texts.items()}
 
@@ -152,7 +154,9 @@ class ArchiveWriter:
         with _spooling("close"):
             self._writer.add_key_value_metadata(footer.values())
             self._writer.close()
-            with self._path.open("rb") as file:
+            with self._path.open("r+b") as file:
+                seal(file)
+                file.seek(0)
                 sha256 = hashlib.file_digest(file, "sha256").digest()
             # Read back what was written: the footer that readers will see, not the one we believe in.
             metadata = pq.read_metadata(self._path)
@@ -248,12 +252,13 @@ def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArc
     try:
         with objects.open_input(key) as source:
             size, sha256 = _hash_all(source)
+            check_seal(source, key)
             source.seek(0)
             metadata = pq.read_metadata(source)
     except NotFound as error:
         raise RetryLater(f"{key} was there and is gone; the next run tries again") from error
-    except pa.ArrowInvalid as error:
-        return Conflict(f"{key} exists and is no Parquet file ({error}); move it away, then archive again")
+    except (Corrupted, pa.ArrowInvalid) as error:
+        return Conflict(f"{key} exists and is no whole archive ({error}); move it away, then archive again")
     theirs, ours = footer_values(metadata), {name.removeprefix(_PREFIX): text for name, text in spooled.footer.values().items()}
     for name in _IDENTITY:
         if theirs.get(name) != ours[name]:

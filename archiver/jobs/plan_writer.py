@@ -25,6 +25,7 @@ from archiver.jobs.rows import TopicRows
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import archive_key, partition_value_of
 from archiver.objects.store import ObjectStore
+from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
 from intake.fold import SegmentRef
 
@@ -162,14 +163,12 @@ class PlanWriter:
         if loose.rows == 0:
             return
         assert self._file is not None
-        records, ingest_us = _joined(loose.slices), np.concatenate(loose.ingest_us)
-        base = self._file.end - loose.rows
-        self._file.digest.update(base, records)
+        records = placed(self._file.end - loose.rows, _joined(loose.slices), np.concatenate(loose.ingest_us))
+        self._file.digest.update(records)
         step = max(1, min(self._options.decode_rows, loose.rows * self._options.decode_bytes // max(1, loose.bytes)))
         writer = self._file.writer
         for start in range(0, loose.rows, step):
-            part = records.slice(start, step)
-            writer.append(self._rows.build(self.plan.partition, base + start, part, ingest_us[start : start + step]))
+            writer.append(self._rows.build(self.plan.partition, records.slice(start, step)))
             if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
                 writer.close_row_group()
 

@@ -1,7 +1,7 @@
 """Says in the ledger what a round does, in the words of the control-topic events.
 
 Owns the order of the five events of a round and what each of them states. Nothing here decides: it turns values into entries. Each method
-returns when its entry is durable (protocol rules L1 to L3 are the leader's).
+returns when its entries are durable (protocol rules L1 to L3 are the leader's).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from archiver.events.types import (
 from archiver.ids import IdSource, new_uuid
 from archiver.jobs.refined import WrittenFile
 from archiver.jobs.topic_setup import TopicWork
-from archiver.ledger.bridge import append_files_written, event_message
+from archiver.ledger.bridge import append_files_written, append_in_parts, append_table_committed, event_message
 from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
 
@@ -73,29 +73,42 @@ class Publisher:
         return self._event(DataWritten(_uuid(commit_id), _reference(work), tuple(data_files)))
 
     def round_written(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:
-        """DATA_COMPLETE: the offset and ingest time that every partition of the round has reached."""
+        """DATA_COMPLETE: the offset and ingest time reached, of each partition that the round wrote archives of or has pending ones of.
+
+        Several events, each whole by itself, where one would be too large for an entry.
+        """
         failpoints.reach("complete.append.before")
-        reached: list[TopicPartitionOffset] = []
-        for work in works:
-            ledger = self._leader.fold.topic(work.state.topic_id)
-            newest: dict[int, int] = {}
-            for pending in ledger.pending:
-                newest[pending.archive.partition] = max(newest.get(pending.archive.partition, 0), pending.archive.ingest_max_us)
-            reached.extend(
-                TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest.get(partition))
-                for partition in range(work.state.partitions)
-            )
-        self._leader.append(pb.RoundWritten(commit_id=commit_id, event=self._message(DataComplete(_uuid(commit_id), tuple(reached)))))
+        reached = [position for work in works for position in self._reached(commit_id, work)]
+        append_in_parts(
+            self._leader,
+            reached,
+            lambda part, last: pb.RoundWritten(
+                commit_id=commit_id, event=self._message(DataComplete(_uuid(commit_id), tuple(part))), more=not last
+            ),
+            lambda position: f"what partition {position.partition} of topic {position.topic} has reached",
+        )
         failpoints.reach("complete.append.after")
 
+    def _reached(self, commit_id: bytes, work: TopicWork) -> list[TopicPartitionOffset]:
+        fold = self._leader.fold
+        round_, ledger = fold.round(commit_id), fold.topic(work.state.topic_id)
+        newest = {} if round_ is None else dict(round_.moved.get(work.state.topic_id, {}))
+        for pending in ledger.pending:
+            partition = pending.archive.partition
+            newest[partition] = max(newest.get(partition, 0), pending.archive.ingest_max_us)
+        return [TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest[partition]) for partition in sorted(newest)]
+
     def table_committed(self, commit_id: bytes | None, work: TopicWork, outcome: CommitOutcome) -> None:
-        """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules T1, T4)."""
+        """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules T1, T4).
+
+        Several entries where one would be too large; the event stands in the last.
+        """
         failpoints.reach("committed.append.before")
         event = None
         if commit_id is not None:
             payload = CommitToTable(_uuid(commit_id), _reference(work), outcome.snapshot_id, outcome.valid_through_us or None)
             event = self._message(payload)
-        self._leader.append(outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event))
+        append_table_committed(self._leader, outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event))
         failpoints.reach("committed.append.after")
 
     def round_settled(self, commit_id: bytes, works: Sequence[TopicWork]) -> None:

@@ -1,4 +1,4 @@
-"""The shape of an archive's rows: intake columns in, table columns out.
+"""The shape of an archive's rows: records in, table columns out.
 
 Owns the `kafka` struct and the order of the top-level columns; key and value come from the codec. Promises the topic's Arrow schema with
 its field ids. Must never drop or reorder a row.
@@ -9,9 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from archiver.jobs.refined import RefineOptions, RefineTopic
 from archiver.schema.codec import RecordCodec
@@ -27,16 +25,12 @@ class TopicRows:
         self.bounded = frozenset(column.field_id for column in bounded_columns(topic.schema))
         self.codec = RecordCodec(topic.schema, engine=options.engine)
 
-    def build(self, partition: int, base: int, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]) -> pa.RecordBatch:
-        """The archive's rows for consecutive intake records that start at offset `base`."""
+    def build(self, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The archive's rows for records as `STREAM_SCHEMA` has them."""
         key, value = self.codec.encode_columns(records.column("key"), records.column("value"))
-        offsets = pa.array(np.arange(base, base + records.num_rows, dtype=np.int64))
         kafka: dict[str, pa.Array[Any]] = {
             "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),
-            "offset": offsets,
-            "event_timestamp": records.column("event_timestamp"),
-            "ingest_timestamp": pa.array(ingest_us),
-            "batch_start": pc.subtract(offsets, records.column("batch").cast(pa.int64())),
+            **{name: records.column(name) for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")},
         }
         fields = [self.schema.field("kafka").type.field(index) for index in range(self.schema.field("kafka").type.num_fields)]
         struct = pa.StructArray.from_arrays([kafka[field.name].cast(field.type) for field in fields], fields=fields)

@@ -34,6 +34,9 @@ from intake.sequencer import Sequencer
 Scope = tuple[str, frozenset[int] | None]
 """A topic's name and some of its partitions (None: all)."""
 
+FRUITLESS_ROUNDS_MAX = 3
+"""Rounds in a row that may pass without anything written or committed: files that can no longer enter a table are killed and made anew."""
+
 Refine = Callable[[RefineJob], Sequence[PlanResult]]
 """Carries out a job; results in any order, one per plan."""
 
@@ -86,13 +89,23 @@ class ArchiveRun:
             works = self._prepare(scope)
             for work in works:
                 self._guard(work, lambda work=work: self._settle(work))  # type: ignore[misc]
-            limits = self._limits(scope, everything)
-            while self._round(works, limits) and everything:
-                pass
+            self._rounds(works, self._limits(scope, everything))
             self._tell_waiting(works)
         finally:
             parts.lease.release()
         return self._report
+
+    def _rounds(self, works: Sequence[TopicWork], limits: RoundLimits) -> None:
+        """One round, or as many as there is work for."""
+        fruitless = 0
+        while fruitless <= FRUITLESS_ROUNDS_MAX:
+            before = self._reached(works)
+            if not self._round(works, limits) or not limits.everything:
+                return
+            fruitless = 0 if self._reached(works) > before else fruitless + 1
+        for work in works:
+            if self._parts.leader.fold.topic(work.state.topic_id).killed:
+                self._report.of(work.name).defer("archives were made that could not enter the table, several times over; run it again")
 
     def _tell_waiting(self, works: Sequence[TopicWork]) -> None:
         """Say how much of each topic is left, and for an idle one why."""
@@ -187,7 +200,7 @@ class ArchiveRun:
     # one round
 
     def _round(self, works: Sequence[TopicWork], limits: RoundLimits) -> bool:
-        """One round; False if there was nothing to do, or nothing came of it."""
+        """One round; False if there was nothing to do."""
         parts = self._parts
         able = [work for work in works if work.name not in self._halted]
         tick_us = self._tick()
@@ -201,7 +214,6 @@ class ArchiveRun:
         written = self._refine(able, planned.plans)
         took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
         due = [work for work in able if work.state.topic_id in took]
-        before = self._reached(due)
         for work in due:
             files = written.get(work.state.topic_id, [])
             if files:
@@ -213,10 +225,10 @@ class ArchiveRun:
             else:
                 self._guard(work, lambda work=work: self._commit(commit_id, work, tick_us))  # type: ignore[misc]
         parts.publisher.round_settled(commit_id, due)
-        return self._reached(due) > before
+        return True
 
     def _reached(self, works: Sequence[TopicWork]) -> int:
-        """A number that grows with everything written or committed. A round that leaves it as it is would be followed by its like."""
+        """A number that grows with everything written or committed."""
         topics = [(work, self._parts.leader.fold.topic(work.state.topic_id)) for work in works]
         return sum(topic.planned_to(p) + topic.watermark(p) for work, topic in topics for p in range(work.state.partitions))
 

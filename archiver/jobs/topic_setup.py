@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from archiver import failpoints
 from archiver.catalog.identity import TableTarget, ensure_table
 from archiver.catalog.tables import Identifier, Tables, parse_identifier
-from archiver.errors import TopicHalted
+from archiver.errors import Halt, TopicHalted
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
@@ -91,6 +91,8 @@ class TopicSetup:
         entry = ledger.schemas.get(ledger.schema_version)
         known = None if entry is None else TopicSchema.from_entry(entry)
         schema = decide(settings.name, known, key, value)
+        if schema != known:
+            self._check_size(settings.name, state, schema)
         granularity = settings.archive.partition_by[0]
         table: TopicTable | None = None
         if settings.archive.kind == "iceberg":
@@ -132,7 +134,15 @@ class TopicSetup:
             create_once(self._objects, key, json.dumps(document, indent=2).encode() + b"\n")
             failpoints.reach("identity.upload.after")
 
+    def _check_size(self, topic: str, state: TopicState, schema: TopicSchema) -> None:
+        """Refuse a schema that does not fit into an entry before anything is created for it."""
+        try:
+            self._leader.check_size(schema.to_entry(bytes.fromhex(state.topic_id)), f"the schema of topic {topic}")
+        except Halt as error:
+            raise TopicHalted(topic, str(error)) from error
+
     def _record(self, state: TopicState, schema: TopicSchema) -> None:
+        self._check_size(state.name, state, schema)
         failpoints.reach("schema.append.before")
         self._leader.append(schema.to_entry(bytes.fromhex(state.topic_id)))
         failpoints.reach("schema.append.after")

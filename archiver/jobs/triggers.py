@@ -69,14 +69,20 @@ def is_open(backlog: Backlog, settings: ArchiveSettings) -> bool:
 
 
 def is_due(backlog: Backlog, now_us: int, settings: ArchiveSettings) -> bool:
-    """Should the open partition be archived now: it is large, has been open for long, or nothing arrives any more."""
+    """Should the open partition be archived now: it is large, has been open for long, or nothing arrives any more.
+
+    A time of the backlog that lies in the future counts as far away as it is: with a distance of at least the delay, in either direction,
+    the delay has passed. Records may come from a writer whose clock ran ahead, and the archiver's own clock may have been set back; either
+    way nobody can tell how long they have waited, and waiting for the clock to reach them could stop archiving for years. A distance below
+    the delay is ordinary skew between machines, and ends by itself within the delay.
+    """
     if not is_open(backlog, settings):
         return False
     if backlog.bytes >= settings.max_bytes or settings.idle_max == 0:
         return True
     opened_at_us = backlog.newest_us if backlog.opened_at_us is None else backlog.opened_at_us
-    open_for_s = (now_us - opened_at_us) / 1e6
-    idle_for_s = (now_us - backlog.newest_us) / 1e6
+    open_for_s = abs(now_us - opened_at_us) / 1e6
+    idle_for_s = abs(now_us - backlog.newest_us) / 1e6
     return open_for_s >= settings.complete_delay_max or idle_for_s >= settings.idle_max
 
 

@@ -1,5 +1,7 @@
 """Between control-topic events and ledger entries.
 
+What is too large for one entry becomes several. Each of them holds by itself, because a leader may die between any two.
+
 An event's Avro schema text is most of its bytes and nearly always the same, so the ledger stores each text once and an event as the text's
 hash and the datum. Promises that `event_bytes` gives back exactly the bytes the codec made. Must never let an entry name a text that is not
 in the log before it.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from archiver import failpoints
 from archiver.errors import Corrupted, Halt, InvalidInput
@@ -18,7 +21,7 @@ from archiver.events.types import DataFile, Event, PartitionField
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.leader import Leader
+from archiver.ledger.leader import Body, Leader
 from archiver.proto import control_log_pb2 as pb
 
 TEXT_BYTES_MAX = 64 * 1024
@@ -26,6 +29,8 @@ TEXT_BYTES_MAX = 64 * 1024
 
 Written = tuple[ArchiveFile, DataFile | None]
 """An archive and what the table is told about it; None for a range of gaps."""
+
+Item = TypeVar("Item")
 
 
 def intern(leader: Leader, text: bytes, what: str) -> bytes:
@@ -38,7 +43,9 @@ def intern(leader: Leader, text: bytes, what: str) -> bytes:
     digest = hashlib.sha256(text).digest()
     if digest not in leader.fold.texts:
         failpoints.reach("text.append.before")
-        leader.append(pb.SchemaText(sha256=digest, text=text))
+        body = pb.SchemaText(sha256=digest, text=text)
+        leader.check_size(body, f"the event schema of {what}")
+        leader.append(body)
         failpoints.reach("text.append.after")
     return digest
 
@@ -92,19 +99,58 @@ def append_files_written(
             body.event.CopyFrom(event_message(leader, event, partition_fields, what))
         return body
 
+    if not written:
+        return []
+    return append_in_parts(leader, written, lambda part, _: message(part), lambda item: f"{what}: archive {item[0].key}")
+
+
+def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int]:
+    """Append COMMIT_TO_TABLE as one entry, or as many as `entry_bytes_max` asks for; returns their indexes.
+
+    Watermarks that the ledger has already are left out. All others come before the first key: a committed file leaves the pending ones
+    only when the watermark is beyond it, so that after no entry a plan would start below what the table holds (rule P1). A successor that
+    finds only some of the entries settles the rest from the table (rule T1): nothing but the last one moves the sequence number, and files
+    that were not told of yet are still pending. Raises what `Leader.append` raises.
+    """
+    ledger = leader.fold.topic(TopicId(whole.topic_id.hex()))
+    moved = [item for item in whole.watermarks if item.offset != ledger.watermark(item.partition)]
+    items: list[pb.PartitionOffset | str | pb.TableCommitted.Killed] = [*moved, *whole.committed, *whole.killed]
+    bare = pb.TableCommitted()
+    bare.CopyFrom(whole)
+    for name in ("watermarks", "committed", "killed"):
+        bare.ClearField(name)
+
+    def message(part: Sequence[pb.PartitionOffset | str | pb.TableCommitted.Killed], last: bool) -> pb.TableCommitted:
+        body = pb.TableCommitted(commit_id=whole.commit_id, topic_id=whole.topic_id, table_uuid=whole.table_uuid, more=True)
+        if last:
+            body.CopyFrom(bare)
+        body.watermarks.extend(item for item in part if isinstance(item, pb.PartitionOffset))
+        body.committed.extend(item for item in part if isinstance(item, str))
+        body.killed.extend(item for item in part if isinstance(item, pb.TableCommitted.Killed))
+        return body
+
+    return append_in_parts(leader, items, message, lambda item: f"what became of {item}")
+
+
+def append_in_parts(
+    leader: Leader, items: Sequence[Item], message: Callable[[Sequence[Item], bool], Body], what: Callable[[Item], str]
+) -> list[int]:
+    """Append entries that say `items`, in order, as few as halving finds; returns their indexes.
+
+    `message` makes the body of a part; it is told whether the part is the last one. There is an entry even if there is no item. Raises
+    what `Leader.append` raises; `Halt` with `what` of the item if one alone is too large.
+    """
     indexes: list[int] = []
-    rest = list(written)
-    size = len(rest)
-    while rest:
-        body = message(rest[:size])
-        if leader.entry_size(body) <= leader.entry_bytes_max:
-            indexes.append(leader.append(body))
-            rest = rest[size:]
-        elif size == 1:
-            raise Halt(
-                f"{what}: what the ledger must say about archive {rest[0][0].key} has {leader.entry_size(body)} bytes, "
-                f"more than log.entry_bytes_max ({leader.entry_bytes_max}); raise that setting"
-            )
-        else:
-            size = max(1, min(size, len(rest)) // 2)
-    return indexes
+    at, size = 0, max(1, len(items))
+    while True:
+        last = at + size >= len(items)
+        body = message(items[at : at + size], last)
+        if size == 1 or not items:
+            leader.check_size(body, what(items[at]) if items else "an entry without items")
+        if leader.entry_size(body) > leader.entry_bytes_max:
+            size = max(1, min(size, len(items) - at) // 2)
+            continue
+        indexes.append(leader.append(body))
+        if last:
+            return indexes
+        at += size

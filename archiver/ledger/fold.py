@@ -1,8 +1,9 @@
 """The fold of the control log: from entries to what is planned, written, committed and killed.
 
 Pure: the same entries give the same state, wherever they are folded. Promises the rules L3 (an entry of an older epoch after a newer EPOCH
-is void), T2 (what is pending is inherited by the next leader), T4 (COMMIT_TO_TABLE assigns the watermark, also downwards) and P2 (a key is
-taken in once; a killed one never again). Must never guess at an entry it does not understand: that is a `Halt`.
+is void), T2 (what is pending is inherited by the next leader), T4 (COMMIT_TO_TABLE assigns the watermark, also downwards; a partition that
+it does not name keeps its own) and P2 (a key is taken in once; a killed one never again). Must never guess at an entry it does not
+understand: that is a `Halt`.
 
 What a valid entry asks for and the rules forbid (a key used twice, a file of another epoch, a parquet-only archive that does not continue
 the chain) is not an error of the log: the file is refused, counted, and its range is planned again.
@@ -75,6 +76,7 @@ class LedgerFold:
         for round_ in self.rounds:
             if round_.state != "settled":
                 round_.state = "abandoned"
+                round_.moved.clear()
         for topic in self.topics.values():
             topic.epoch_keys.clear()
         return True
@@ -94,7 +96,8 @@ class LedgerFold:
             case "files_written":
                 self._files_written(index, entry.epoch, entry.files_written)
             case "round_written":
-                self._set_round(entry.round_written.commit_id, "written", None)
+                if not entry.round_written.more:
+                    self._set_round(entry.round_written.commit_id, "written", None)
             case "table_committed":
                 self._table_committed(index, entry.table_committed)
             case "round_settled":
@@ -107,13 +110,16 @@ class LedgerFold:
         name = TopicId(topic_id.hex())
         return self.topics.setdefault(name, TopicLedger(name))
 
-    def _round(self, commit_id: bytes) -> RoundView | None:
+    def round(self, commit_id: bytes) -> RoundView | None:
+        """The round of that commit id, None if it is not among the newest."""
         return next((item for item in reversed(self.rounds) if item.commit_id == commit_id), None)
 
     def _set_round(self, commit_id: bytes, state: str, settled_us: int | None) -> None:
-        round_ = self._round(commit_id)
+        round_ = self.round(commit_id)
         if round_ is not None:
             round_.state, round_.settled_us = state, settled_us
+            if state == "settled":
+                round_.moved.clear()
 
     def _intern(self, index: int, message: pb.SchemaText) -> None:
         if hashlib.sha256(message.text).digest() != message.sha256:
@@ -129,7 +135,7 @@ class LedgerFold:
         if event is not None and message.table_uuid:
             topic.table_uuid = _uuid(index, message.table_uuid)
         position = 0
-        round_ = self._round(message.commit_id)
+        round_ = self.round(message.commit_id)
         for archive in archives:
             mine, position = (-1, position) if archive.gap_only else (position, position + 1)
             if event is None:
@@ -143,6 +149,8 @@ class LedgerFold:
                 round_.files += 1
                 round_.rows += archive.rows
                 round_.topics.add(topic.topic_id)
+                moved = round_.moved.setdefault(topic.topic_id, {})
+                moved[archive.partition] = max(moved.get(archive.partition, 0), archive.ingest_max_us)
 
     def _written_event(self, index: int, message: pb.FilesWritten, archives: list[ArchiveFile]) -> WrittenEvent | None:
         if not message.HasField("event"):
@@ -186,9 +194,6 @@ class LedgerFold:
         topic = self._topic(index, message.topic_id)
         if message.table_uuid:
             topic.table_uuid = _uuid(index, message.table_uuid)
-        topic.snapshot_id = message.snapshot_id or None
-        topic.sequence_number = message.sequence_number
-        topic.valid_through_us = message.valid_through_us or topic.valid_through_us
         for key in message.committed:
             archive = _take(topic, key)
             if archive is not None:
@@ -201,8 +206,12 @@ class LedgerFold:
             if item.offset < topic.watermark(item.partition):
                 topic.covered.cut(item.partition, item.offset)
             topic.watermarks[item.partition] = item.offset
-        _settle_gaps(topic)
-        round_ = self._round(message.commit_id)
+        if not message.more:
+            topic.snapshot_id = message.snapshot_id or None
+            topic.sequence_number = message.sequence_number
+            topic.valid_through_us = message.valid_through_us or topic.valid_through_us
+            _settle_gaps(topic)
+        round_ = self.round(message.commit_id)
         if round_ is not None:
             round_.committed += len(message.committed)
             round_.killed += len(message.killed)

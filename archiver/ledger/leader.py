@@ -148,6 +148,12 @@ class Leader:
         """Bytes the entry would have, so that a writer can split what is too large."""
         return len(self._encode(self.epoch, body, bytes(16)))
 
+    def check_size(self, body: Body, what: str) -> None:
+        """Raise `Halt`, naming `what` and the setting, if the log would not take an entry that says `body`."""
+        size = self.entry_size(body)
+        if size > self.entry_bytes_max:
+            raise Halt(f"{what} needs an entry of {size} bytes, more than log.entry_bytes_max ({self.entry_bytes_max}); raise that setting")
+
     def _must_lead(self) -> None:
         if self.epoch == 0:
             raise Halt("nothing is appended to the control log before the leadership is taken over")

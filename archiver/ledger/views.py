@@ -194,6 +194,8 @@ class RoundView:
     killed: int = 0
     settled_us: int | None = None
     topics: set[TopicId] = field(default_factory=set)
+    moved: dict[TopicId, dict[int, int]] = field(default_factory=dict)
+    """Partitions that the round has written archives of, with the newest ingest time in them; kept until the round is over."""
 
     def to_json(self) -> Mapping[str, object]:
         """For `ledger` on the command line."""

@@ -159,15 +159,17 @@ class PartitionOffset(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class RoundWritten(_message.Message):
-    __slots__ = ("commit_id", "event")
+    __slots__ = ("commit_id", "event", "more")
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     commit_id: bytes
     event: Event
-    def __init__(self, commit_id: _Optional[bytes] = ..., event: _Optional[_Union[Event, _Mapping]] = ...) -> None: ...
+    more: bool
+    def __init__(self, commit_id: _Optional[bytes] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class TableCommitted(_message.Message):
-    __slots__ = ("commit_id", "event", "topic_id", "table_uuid", "snapshot_id", "sequence_number", "watermarks", "committed", "killed", "valid_through_us")
+    __slots__ = ("commit_id", "event", "topic_id", "table_uuid", "snapshot_id", "sequence_number", "watermarks", "committed", "killed", "valid_through_us", "more")
     class Killed(_message.Message):
         __slots__ = ("key", "why")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +187,7 @@ class TableCommitted(_message.Message):
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
     KILLED_FIELD_NUMBER: _ClassVar[int]
     VALID_THROUGH_US_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     commit_id: bytes
     event: Event
     topic_id: bytes
@@ -195,7 +198,8 @@ class TableCommitted(_message.Message):
     committed: _containers.RepeatedScalarFieldContainer[str]
     killed: _containers.RepeatedCompositeFieldContainer[TableCommitted.Killed]
     valid_through_us: int
-    def __init__(self, commit_id: _Optional[bytes] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., table_uuid: _Optional[bytes] = ..., snapshot_id: _Optional[int] = ..., sequence_number: _Optional[int] = ..., watermarks: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ..., committed: _Optional[_Iterable[str]] = ..., killed: _Optional[_Iterable[_Union[TableCommitted.Killed, _Mapping]]] = ..., valid_through_us: _Optional[int] = ...) -> None: ...
+    more: bool
+    def __init__(self, commit_id: _Optional[bytes] = ..., event: _Optional[_Union[Event, _Mapping]] = ..., topic_id: _Optional[bytes] = ..., table_uuid: _Optional[bytes] = ..., snapshot_id: _Optional[int] = ..., sequence_number: _Optional[int] = ..., watermarks: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ..., committed: _Optional[_Iterable[str]] = ..., killed: _Optional[_Iterable[_Union[TableCommitted.Killed, _Mapping]]] = ..., valid_through_us: _Optional[int] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class RoundSettled(_message.Message):
     __slots__ = ("commit_id", "event")

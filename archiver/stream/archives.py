@@ -43,6 +43,8 @@ class FoundFooter:
 
     gaps: tuple[tuple[int, int], ...]
     schema_version: int
+    records_digest: bytes
+    """By `intake.digest` over all records of the archive."""
 
 
 class ArchiveIndex:
@@ -94,7 +96,7 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
 
     Raises `Corrupted` if it is another cluster's, topic's or range's, or no archive at all; `Halt` for a version this one does not know.
     """
-    values = {name.removeprefix(_PREFIX).decode(): text.decode("utf-8", "replace") for name, text in _pairs(metadata)}
+    values = {name.removeprefix(_PREFIX).decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in _pairs(metadata)}
     version = values.get("version")
     if version is None:
         raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
@@ -114,9 +116,9 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
             )
     try:
         gaps = tuple((int(low), int(high)) for low, high in json.loads(values["gaps"]))
-        return FoundFooter(gaps, int(values["schema"]))
+        return FoundFooter(gaps, int(values["schema"]), bytes.fromhex(values["records_digest"]))
     except (KeyError, TypeError, ValueError) as error:
-        raise Corrupted(f"{found.key}: its footer lacks readable gaps or schema ({error}); the object was altered") from error
+        raise Corrupted(f"{found.key}: its footer lacks readable gaps, schema or digest ({error}); the object was altered") from error
 
 
 def _pairs(metadata: pq.FileMetaData) -> list[tuple[bytes, bytes]]:

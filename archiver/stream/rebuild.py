@@ -2,12 +2,14 @@
 
 Promises that the offsets of what it yields follow each other without a hole (but for the gaps that an archive's footer names), that keys
 and values are the producer's bytes, and that ingest times from intake are those that refinement writes: the running maximum of the accept
-times, never below the segment's floor. Holds one batch of an archive, or one row group of intake, at a time.
+times, never below the segment's floor. Holds one batch of an archive, or one row group of intake, at a time; of an archive of up to
+`VERIFY_BYTES_MAX` also the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,47 +22,135 @@ from archiver.errors import Corrupted, NotFound
 from archiver.ids import TopicId
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
-from archiver.stream.archives import FoundArchive, check_footer
+from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
+from archiver.stream.seal import check_seal
+from intake.digest import RecordsDigest
 from intake.fold import SegmentRef
 from intake.reader import IntakeReader
 
 BATCH_ROWS = 16_384
 """Rows of an archive that are decoded at a time."""
 
-Codecs = Callable[[TopicId, int], RecordCodec]
-"""The codec of a topic's schema version."""
+VERIFY_BYTES_MAX = 16 * 1024 * 1024
+"""An archive of up to this size is held in memory and checked as a whole before its first record is given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the archives of one schema version of a topic are laid out, and how their records are rebuilt."""
+
+    columns: pa.Schema
+    codec: RecordCodec
+
+
+Layouts = Callable[[TopicId, int], Layout]
+"""The layout of a topic's schema version."""
 
 _Range = tuple[int, int]
 
 
 def from_archive(
-    objects: ObjectStore, found: FoundArchive, start: int, stop: int, cluster_id: str, codecs: Codecs, batch_rows: int = BATCH_ROWS
+    objects: ObjectStore,
+    found: FoundArchive,
+    start: int,
+    stop: int,
+    cluster_id: str,
+    layouts: Layouts,
+    batch_rows: int = BATCH_ROWS,
+    verified: set[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records in [start, stop) of one archive that covers `start`, as `STREAM_SCHEMA`.
 
-    Raises `Corrupted` if the object is gone, is not what its key says, or lacks an offset.
+    Always checked, before the first record: the footer against its checksum and the archive's key, its columns against the topic's schema.
+    Always checked on the way: the pages' checksums, and that the offsets are those that must come. Beyond that the records have to have the
+    digest that the footer names:
+
+    - An archive of up to `VERIFY_BYTES_MAX` is read and compared as a whole first, whatever part of it is asked for.
+    - A larger one that is read from its base to its end is compared on the way, before its last batch. Until then records were given that
+      a wrong digest takes back.
+    - Of a larger one that is read in part, no digest is known. Its page headers have no checksum; damage to them can go unseen there.
+
+    Keys whose digest was right are added to `verified`; one that is there already is not compared again. Raises `Corrupted` if the object
+    is gone, is not what its key says, lacks an offset, or fails a check.
     """
+    known = set() if verified is None else verified
+    try:
+        with _opened(objects, found) as source:
+            check_seal(source, found.key)
+            source.seek(0)
+            with pq.ParquetFile(source, page_checksum_verification=True) as file:
+                archive = _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
+                if found.key not in known and found.size <= VERIFY_BYTES_MAX:
+                    for _ in archive.records(found.base, found.end, BATCH_ROWS, RecordsDigest()):
+                        pass
+                    known.add(found.key)
+                whole = found.key not in known and start <= found.base and stop >= found.end
+                yield from archive.records(start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None)
+                if whole:
+                    known.add(found.key)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        # ValueError: text in the footer that is no UTF-8, among others.
+        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it") from error
+
+
+def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
+    """The archive to read from; one that is read twice is fetched once."""
     try:
         source = objects.open_input(found.key)
     except NotFound as error:
-        raise Corrupted(f"{found.key} was listed and is gone; offsets {start} to {found.end - 1} cannot be read from it") from error
-    try:
-        with source, pq.ParquetFile(source, page_checksum_verification=True) as file:
-            footer = check_footer(found, file.metadata, cluster_id)
-            chain = _Chain(found.key, start, min(stop, found.end), footer.gaps)
-            codec = codecs(found.topic_id, footer.schema_version)
-            groups = _row_groups(file.metadata, start, chain.stop)
-            for batch in file.iter_batches(batch_size=max(1, min(batch_rows, chain.stop - start)), row_groups=groups):
-                kept = chain.take(batch, _offsets(found, batch))
-                if kept.num_rows:
-                    yield _archive_records(codec, kept)
+        raise Corrupted(f"{found.key} was listed and is gone; offsets {found.base} to {found.end - 1} cannot be read from it") from error
+    if found.size > VERIFY_BYTES_MAX:
+        return source
+    with source:
+        return pa.BufferReader(source.read(found.size))
+
+
+class _Archive:
+    """An open archive whose footer is known to be whole."""
+
+    def __init__(self, found: FoundArchive, file: pq.ParquetFile, footer: FoundFooter, layouts: Layouts) -> None:
+        self._found = found
+        self._file = file
+        self._footer = footer
+        layout = layouts(found.topic_id, footer.schema_version)
+        self._codec = layout.codec
+        _check_columns(found.key, file.schema_arrow, layout.columns)
+
+    def records(self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None) -> Iterator[pa.RecordBatch]:
+        """The records in [start, stop); with `digest`, which needs all of them, they are compared before the last batch."""
+        found = self._found
+        chain = _Chain(found.key, start, stop, self._footer.gaps)
+        groups = _row_groups(self._file.metadata, start, stop)
+        for batch in self._file.iter_batches(batch_size=max(1, min(batch_rows, stop - start)), row_groups=groups):
+            kept = chain.take(batch, _offsets(found, batch))
+            records = _archive_records(found.key, self._codec, kept)
+            if digest is not None:
+                digest.update(records)
                 if chain.complete:
-                    return
-            chain.finish()
-    except (pa.ArrowException, OSError, KeyError) as error:
-        # KeyError: a column that every archive has is not there.
-        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it") from error
+                    self._compare(digest)
+            if records.num_rows:
+                yield records
+            if chain.complete:
+                return
+        chain.finish()
+
+    def _compare(self, digest: RecordsDigest) -> None:
+        if digest.digest() != self._footer.records_digest:
+            raise Corrupted(
+                f"{self._found.key}: the digest of its records is {digest.digest().hex()}, its footer says "
+                f"{self._footer.records_digest.hex()}; the object was altered, restore it"
+            )
+
+
+def _check_columns(key: str, found: pa.Schema, wanted: pa.Schema) -> None:
+    """Names, types, field ids and which columns can be null must be those of the topic's schema."""
+    if found.remove_metadata().equals(wanted.remove_metadata(), check_metadata=True):
+        return
+    theirs, ours = {field.name: field for field in found}, {field.name: field for field in wanted}
+    wrong = [name for name in [*ours, *theirs] if name not in theirs or name not in ours]
+    wrong += [name for name in ours if name in theirs and not theirs[name].equals(ours[name], check_metadata=True)]
+    raise Corrupted(f"{key}: its columns ({', '.join(wrong) or 'their order'}) are not those of the topic's schema; the object was altered")
 
 
 def _offsets(found: FoundArchive, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -144,9 +234,12 @@ def _row_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[int]:
     return chosen
 
 
-def _archive_records(codec: RecordCodec, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _archive_records(key: str, codec: RecordCodec, batch: pa.RecordBatch) -> pa.RecordBatch:
     keys, values = codec.rebuild(batch.column("key"), batch.column("value"))
     kafka = batch.column("kafka")
+    batch.column("headers").validate(full=True)  # names are UTF-8
+    if batch.column("headers").null_count or pc.struct_field(kafka, "ingest_timestamp").null_count:
+        raise Corrupted(f"{key} holds rows without headers or without an ingest time; the object was altered")
     columns: dict[str, Any] = {
         name: pc.struct_field(kafka, name) for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")
     }
@@ -201,11 +294,16 @@ def ingest_times(segment: SegmentRef, accept_us: npt.NDArray[np.int64]) -> npt.N
 
 
 def _intake_records(segment: SegmentRef, records: pa.RecordBatch) -> pa.RecordBatch:
-    offsets = pa.array(np.arange(segment.base, segment.end, dtype=np.int64))
     accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return placed(segment.base, records, ingest_times(segment, accept_us))
+
+
+def placed(base: int, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Consecutive intake records with offsets from `base` on and their ingest times, as `STREAM_SCHEMA`."""
+    offsets = pa.array(np.arange(base, base + records.num_rows, dtype=np.int64))
     columns: dict[str, Any] = {
         "offset": offsets,
-        "ingest_timestamp": pa.array(ingest_times(segment, accept_us)),
+        "ingest_timestamp": pa.array(ingest_us),
         "batch_start": pc.subtract(offsets, records.column("batch").cast(pa.int64())),
         **{name: records.column(name) for name in ("event_timestamp", "key", "value", "headers")},
     }

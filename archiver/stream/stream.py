@@ -1,6 +1,7 @@
 """The records of a topic partition in offset order, from archives and then from intake, without a seam.
 
-Promises every stable record from the offset asked for, each exactly once; where something is missing it raises instead of passing over it.
+Promises every stable record from the offset asked for, each exactly once; where something is missing or altered it raises instead of
+passing over it. What is checked when is said at `rebuild.from_archive`; an archive is compared with its digest once per `RecordStream`.
 Must never write.
 """
 
@@ -14,9 +15,9 @@ from archiver.errors import InvalidInput, NotFound
 from archiver.ids import TopicId
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import TopicSchema
+from archiver.schema.state import TopicSchema, arrow_schema
 from archiver.stream.archives import ArchiveIndex, find_archives
-from archiver.stream.rebuild import BATCH_ROWS, from_archive, from_intake
+from archiver.stream.rebuild import BATCH_ROWS, Layout, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
 from intake.fold import IntakeFold, TopicState
 from intake.reader import IntakeReader
@@ -26,6 +27,9 @@ Schemas = Callable[[TopicId, int], TopicSchema]
 
 Killed = Callable[[TopicId], Container[str]]
 """Keys of a topic's archives that the ledger has killed."""
+
+_VERIFIED_MAX = 100_000
+"""Keys of verified archives that are remembered, about 20 MB; when there are more, all are forgotten and verified again."""
 
 
 def _none_killed(_topic_id: TopicId) -> Container[str]:
@@ -52,7 +56,8 @@ class RecordStream:
         self._killed = killed
         self._batch_rows = batch_rows
         self._reader = IntakeReader(objects)
-        self._codecs: dict[tuple[TopicId, int], RecordCodec] = {}
+        self._layouts: dict[tuple[TopicId, int], Layout] = {}
+        self._verified: set[str] = set()
 
     def read(self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None) -> Iterator[StreamRecord]:
         """The records of `read_batches`, one by one."""
@@ -63,7 +68,8 @@ class RecordStream:
         """The stable records from offset `start` on, at most `limit` of them.
 
         Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and `InvalidInput` for a negative
-        `start` or `limit` or a `start` beyond the next offset; while iterating `Corrupted` if an offset cannot be read.
+        `start` or `limit` or a `start` beyond the next offset; while iterating `Corrupted` if an offset cannot be read or is not what was
+        written. The error can come after some records of an archive that is larger than `rebuild.VERIFY_BYTES_MAX`.
         """
         topic = self._topic(topic_id, partition)
         tp = (topic_id, partition)
@@ -97,7 +103,9 @@ class RecordStream:
         while at < stop:
             found = archives.covering(at)
             if found is not None:
-                for batch in from_archive(self._objects, found, at, stop, self._cluster_id, self._codec, batch_rows):
+                if len(self._verified) >= _VERIFIED_MAX:
+                    self._verified.clear()
+                for batch in from_archive(self._objects, found, at, stop, self._cluster_id, self._layout, batch_rows, self._verified):
                     yield "archive", batch
                 at = found.end
                 continue
@@ -114,8 +122,9 @@ class RecordStream:
             raise NotFound(f"topic {topic.name} has no partition {partition}; it has 0 to {topic.partitions - 1}")
         return topic
 
-    def _codec(self, topic_id: TopicId, version: int) -> RecordCodec:
-        known = self._codecs.get((topic_id, version))
+    def _layout(self, topic_id: TopicId, version: int) -> Layout:
+        known = self._layouts.get((topic_id, version))
         if known is None:
-            known = self._codecs[(topic_id, version)] = RecordCodec(self._schemas(topic_id, version))
+            schema = self._schemas(topic_id, version)
+            known = self._layouts[(topic_id, version)] = Layout(arrow_schema(schema), RecordCodec(schema))
         return known

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Prepared, Swapped, Tables
 from archiver.errors import Deposed, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds, new_uuid
+from archiver.ledger.bridge import append_table_committed
+from archiver.ledger.leader import Body, Leader
 from archiver.log.sqlite import SqliteLogStore
 from tests.support.foreign_hands import check_rows, iceberg_tables, view_of
-from tests.support.tables import START_US, TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, offsets_in, rows
+from tests.support.tables import START_US, TOPIC_ID, Bench, FaultyTables, Limits, Paused, SwapFault, offsets_in, rows
 
 
 @pytest.fixture(params=["iceberg", "memory"])
@@ -294,7 +298,7 @@ def test_our_own_expiry_and_merging_keep_the_table_small(tables: Tables, bench: 
     for at in range(12):
         bench.clock.advance(1)
         bench.write(leader, view_of(tables), (0, at, at + 1))
-        bench.commit(tables, leader, snapshots_max=3, merge_every=4, snapshots_age_s=1e9)
+        bench.commit(tables, leader, snapshots_max=3, merge_every=4, snapshots_age_s=-1e10)  # any age: real tables have another clock
         assert len(view_of(tables).snapshots) <= 3
     assert leader.fold.topic(TOPIC_ID).killed == {}
     check_rows(tables, tmp_path, (0, 0, 12))
@@ -303,6 +307,51 @@ def test_our_own_expiry_and_merging_keep_the_table_small(tables: Tables, bench: 
         snapshot = view.handle.current_snapshot()
         assert snapshot is not None
         assert len(snapshot.manifests(view.handle.io)) <= 4
+
+
+def told_in_parts(leader: Leader, outcome: CommitOutcome, parts: int | None = None) -> int:
+    """COMMIT_TO_TABLE in parts; the leader dies after so many of them. How many were appended."""
+    append, done = leader.append, 0
+
+    def dying(body: Body) -> int:
+        nonlocal done
+        if done == parts:
+            raise RetryLater("died")
+        done += 1
+        return append(body)
+
+    leader.append = dying  # type: ignore[method-assign]
+    with contextlib.suppress(RetryLater):
+        append_table_committed(leader, outcome.to_proto(uuid.UUID(int=1), TOPIC_ID))
+    return done
+
+
+@pytest.mark.parametrize("parts", range(5))
+def test_t1_a_commit_that_was_told_in_part_is_settled_by_the_next_leader(tables: Tables, bench: Bench, tmp_path: Path, parts: int) -> None:
+    """After every part: the next plan starts where the table ends, and the successor's look completes the ledger."""
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, leader)
+    view = view_of(tables)
+    keys = bench.write(leader, view, *((0, 5 + at, 6 + at) for at in range(6)), *((1, at, at + 1) for at in range(6)))
+    (killed,) = bench.write(leader, view, (1, 2, 9))
+    small = bench.leader("small", Limits(entry_bytes_max=800))
+    outcome = bench.committer(tables, small).commit(bench.target, new_uuid(bench.ids))
+    assert outcome is not None
+    assert told_in_parts(small, outcome, parts) == parts
+    successor = bench.leader("b")
+    topic = successor.fold.topic(TOPIC_ID)
+    assert topic.planned_to(0) == 11
+    assert topic.planned_to(1) == 9, "the end of the file that was to be killed with the last part"
+    settled = bench.settle(tables, successor)
+    assert settled is not None
+    assert (topic.pending, topic.watermarks, set(topic.killed)) == ((), {0: 11, 1: 6}, {killed})
+    assert (topic.covered.ranges(0), topic.covered.ranges(1), topic.sequence_number) == (((0, 11),), ((0, 6),), 2)
+    assert topic.totals.files == 1 + len(keys)
+    assert bench.settle(tables, successor) is None
+    bench.write(successor, view_of(tables), (0, topic.planned_to(0), 14), (1, topic.planned_to(1), 7))
+    bench.commit(tables, successor)
+    check_rows(tables, tmp_path, (0, 0, 14), (1, 0, 7))
 
 
 def test_d2_a_fence_is_an_empty_commit(tables: Tables, bench: Bench) -> None:

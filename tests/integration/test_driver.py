@@ -13,7 +13,7 @@ import pytest
 
 from archiver import failpoints
 from archiver.catalog.layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
-from archiver.errors import ConfigInvalid, Deposed, LeaseHeld, NotFound, RetryLater
+from archiver.errors import Deposed, LeaseHeld, NotFound, RetryLater
 from archiver.jobs.refined import PlanResult, RefineJob
 from archiver.objects.paths import parse_archive_key
 from intake.record_json import parse_time
@@ -206,11 +206,14 @@ def test_refinement_that_must_be_repeated(driver: Driver) -> None:
     driver.check_complete("orders")
 
 
-def test_an_unusable_configuration_stops_the_run(driver: Driver) -> None:
+def test_an_unusable_configuration_stops_only_its_topic(driver: Driver) -> None:
     driver.send("orders", values(1), 0)
+    driver.send("clicks", values(1), 0)
     (driver.deployment.root / "shop.binpb").write_bytes(b"\xff")
-    with pytest.raises(ConfigInvalid, match=r"shop\.binpb"):
-        driver.archive()
+    report = driver.archive()
+    assert [item.topic for item in report.misconfigured] == ["orders"]
+    assert "shop.binpb" in (report.of("orders").why or "")
+    assert report.of("clicks").state == "archived"
     assert driver.application.lease.holder() is None
 
 

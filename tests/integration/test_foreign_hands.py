@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from pyiceberg.table import Table
 from archiver.catalog.layout import stream_fields
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Tables
-from archiver.errors import OutcomeUnknown, RetryLater, TopicHalted
+from archiver.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.ids import SeededIds
 from archiver.ledger.leader import Leader
+from archiver.log.memory import MemoryLogStore
+from archiver.proto import control_log_pb2 as pb
 from tests.support.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, roll_back, swap_files, view_of
 from tests.support.tables import IDENTIFIER, TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, data_file, offsets_in, rows
 
@@ -110,6 +113,121 @@ def test_c1_a_rollback_hidden_by_a_foreign_commit_and_expiry_halts(tables: Table
     expire_all_but_current(tables)
     with pytest.raises(TopicHalted, match="partition 0 ends at 5, our watermark is 10"):
         bench.committer(tables, leader).settle(bench.target)
+
+
+def test_a_catalog_restored_from_an_older_copy_halts_the_topic(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    """Nothing in the table tells: it is whole, only older than the ledger. Its rows are not archived again unasked."""
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, leader)
+    with restorable(tables, tmp_path) as restore:
+        bench.write(leader, view_of(tables), (0, 5, 10))
+        bench.commit(tables, leader)
+    restored = restore()
+    successor = bench.leader("b")
+    with pytest.raises(
+        TopicHalted, match="at sequence number 1, and the ledger has seen it at 2: the catalog was restored from an older copy"
+    ):
+        bench.settle(restored, successor)
+    compact(restored, bench, 0, 0, 5)
+    with pytest.raises(TopicHalted, match="up to offset 5 of partition 0, and the ledger has seen it complete up to 10"):
+        bench.settle(restored, successor)
+    assert successor.fold.topic(TOPIC_ID).watermark(0) == 10
+    assert offsets_in(restored) == rows((0, 0, 5))
+
+
+@contextlib.contextmanager
+def restorable(tables: Tables, folder: Path) -> Iterator[Callable[[], Tables]]:
+    """A copy of the catalog as it is now, and how to put it back."""
+    if isinstance(tables, MemoryTables):
+        kept = dict(tables._tables)
+
+        def put_back() -> Tables:
+            tables._tables.clear()
+            tables._tables.update(kept)
+            return tables
+
+        yield put_back
+        return
+    copy = folder / "copy.db"
+    copy.write_bytes((folder / "catalog.db").read_bytes())
+
+    def reopen() -> Tables:
+        tables.close()
+        (folder / "catalog.db").write_bytes(copy.read_bytes())
+        return iceberg_tables(folder, 8)
+
+    yield reopen
+
+
+def test_a_ledger_older_than_the_table_halts_the_topic(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    """The metadata store was restored from an older copy: offsets that the table holds are given to other records now."""
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, leader)
+    older = MemoryLogStore(1 << 20).log("control")
+    for entry in bench.log.read(0):
+        older.append(entry.index, entry.data)
+    bench.write(leader, view_of(tables), (0, 5, 10))
+    bench.commit(tables, leader)
+    restored = bench.leader("b", log=older)
+    for _ in range(2):
+        with pytest.raises(TopicHalted, match=r"up to offset 10 of partition 0.* only up to 5: the metadata store is an older copy"):
+            bench.settle(tables, restored)
+    bench.write(restored, view_of(tables), (0, 5, 7))
+    with pytest.raises(TopicHalted, match="only up to 7"):
+        bench.commit(tables, restored)
+    assert restored.fold.topic(TOPIC_ID).watermark(0) == 5
+    check_rows(tables, tmp_path, (0, 0, 10))
+
+
+def test_a_leader_that_slept_is_deposed_and_blames_no_store(tables: Tables, bench: Bench) -> None:
+    zombie = bench.leader("a")
+    bench.write(zombie, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, zombie)
+    successor = bench.leader("b")
+    bench.write(successor, view_of(tables), (0, 5, 10))
+    bench.commit(tables, successor)
+    with pytest.raises(Deposed):
+        bench.commit(tables, zombie)
+
+
+@pytest.mark.parametrize("hidden", [False, True], ids=["in the lineage", "compacted and expired"])
+def test_a_killed_file_that_lands_late_is_no_sign_of_an_old_ledger(tables: Tables, bench: Bench, tmp_path: Path, hidden: bool) -> None:
+    zombie = bench.leader("a")
+    keys = bench.write(zombie, bench.table(tables), (0, 0, 10))
+    late = FaultyTables(tables, SwapFault.LATE)
+    with pytest.raises(OutcomeUnknown):
+        bench.commit(late, zombie, attempts_max=1)
+    successor = bench.leader("b")
+    killed = pb.TableCommitted(topic_id=bytes.fromhex(TOPIC_ID), table_uuid=view_of(tables).uuid.bytes)
+    killed.killed.add(key=keys[0], why="because")
+    successor.append(killed)
+    assert successor.fold.topic(TOPIC_ID).planned_to(0) == 0
+    late.deliver()
+    if hidden:
+        compact(tables, bench, 0, 0, 10)
+        expire_all_but_current(tables)
+    outcome = bench.settle(tables, successor)
+    assert outcome is not None
+    assert (outcome.committed, outcome.watermarks[0]) == (() if hidden else tuple(keys), 10)
+    assert successor.fold.topic(TOPIC_ID).planned_to(0) == 10
+    check_rows(tables, tmp_path, (0, 0, 10))
+
+
+def test_our_own_expiry_keeps_the_record_of_a_foreign_delete(tables: Tables, bench: Bench) -> None:
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 5))
+    bench.commit(tables, leader)
+    swap_files(tables, view_of(tables), [], "delete")
+    erasure = view_of(tables).snapshot_id
+    for at in range(5, 9):
+        bench.write(leader, view_of(tables), (0, at, at + 1))
+        bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
+    view = view_of(tables)
+    assert erasure in {item.snapshot_id for item in view.history()}
+    assert len(view.snapshots) == 3, "the newest, its base, and the one that removed rows"
+    assert offsets_in(tables) == rows((0, 5, 9))
 
 
 def test_foreign_rows_are_a_finding_and_carried_on_from(tables: Tables, bench: Bench) -> None:

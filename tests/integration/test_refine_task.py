@@ -20,6 +20,8 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import bounded_columns
+from archiver.stream.rebuild import from_intake
+from archiver.stream.seal import check_seal
 from intake.digest import RecordsDigest
 from intake.reader import IntakeReader
 from tests.support.intake_files import Intake, Row
@@ -147,10 +149,13 @@ def test_footer_keys_and_digests(intake: Intake) -> None:
     assert (len(data), hashlib.sha256(data).digest()) == (file.archive.size, file.archive.sha256)
     digest = RecordsDigest()
     (segment,) = intake.fold.segments((topic, 3))
-    for _, records in IntakeReader(objects).read(segment.file, [segment]):
-        digest.update(0, records)
+    for records in from_intake(IntakeReader(objects), [segment], 0, 2):
+        digest.update(records)
     assert file.archive.records_digest == digest.digest()
-    assert footer_values(pq.read_metadata(pa.BufferReader(data))) == {
+    found = footer_values(pq.read_metadata(pa.BufferReader(data)))
+    check_seal(pa.BufferReader(data), file.archive.key)
+    assert len(found.pop("footer_sha256")) == 64
+    assert found == {
         "version": "1",
         "cluster_id": CLUSTER,
         "topic": "raw",

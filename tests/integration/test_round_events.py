@@ -61,7 +61,7 @@ def test_the_five_events_of_a_round(driver: Driver) -> None:
     assert {file.path: file.record_count for file in orders.data_files} == live
     assert sorted(live.values()) == [1, 2]
     reached = {(item.topic, item.partition): item.offset for item in complete.assignments}
-    assert reached == {("orders", 0): 2, ("orders", 1): 0, ("orders", 2): 1, ("clicks", 0): 0, ("clicks", 1): 1, ("files", 0): 1}
+    assert reached == {("orders", 0): 2, ("orders", 2): 1, ("clicks", 1): 1, ("files", 0): 1}
     assert orders_committed.table == reference
     assert orders_committed.snapshot_id == snapshot_id
     through = {orders_committed.valid_through_us, clicks_committed.valid_through_us}

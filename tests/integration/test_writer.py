@@ -16,7 +16,7 @@ from archiver.errors import Halt, NotFound, RecordRefused, RetryLater
 from archiver.settings_groups import LogSettings
 from intake.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
 from intake.partitioner import partition_for
-from intake.records import HEADERS, TIMESTAMP, Record
+from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
 from tests.support.faulty_log import AppendFault
 from tests.support.faulty_objects import ObjectFault
 from tests.support.intake_rig import WAIT_S, IntakeRig
@@ -344,6 +344,35 @@ def test_a_full_queue_makes_senders_wait_and_then_says_so(rig: IntakeRig) -> Non
     assert [p.result(WAIT_S).offset for p in pending] == [0, 1, 2, 3]
     assert writer.send("t", record(b"y")).result(WAIT_S).offset == 4
     writer.close()
+
+
+def test_headers_without_bytes_take_room_in_the_queue_and_are_stored(rig: IntakeRig) -> None:
+    rig.topic("t", 1)
+    release = threading.Event()
+    create = rig.objects.create
+
+    def slow(key: str, data: bytes) -> None:
+        release.wait(WAIT_S)
+        create(key, data)
+
+    rig.objects.create = slow  # type: ignore[method-assign]
+    writer = rig.writer(queue_bytes_max=10_000, delay_max_bytes=5_000, record_bytes_max=5_000, close_timeout=0.2)
+    with pytest.raises(RecordRefused, match="313 headers, which count 16 bytes each"):
+        writer.send("t", Record(None, None, (("", None),) * 313))
+    heavy = Record(None, None, (("", None),) * 300)
+    pending = [writer.send("t", heavy) for _ in range(2)]
+    with pytest.raises(RetryLater, match="the intake queue is full"):
+        writer.send("t", heavy)
+    with pytest.raises(RetryLater, match="the intake queue is full"):
+        writer.send_batch("t", pa.RecordBatch.from_pylist([{"headers": [{"key": "", "value": None}] * 300}], schema=RECORD_SCHEMA))
+    release.set()
+    assert [p.result(WAIT_S).offset for p in pending] == [0, 1]
+    assert writer.send("t", heavy).result(WAIT_S).offset == 2
+    writer.close()
+    assert [len(row["headers"]) for row in rig.stored("t", 0)] == [300] * 3
+    state = rig.sequencer.refresh()
+    segments = state.segments((state.topics_by_name["t"].topic_id, 0))
+    assert sum(segment.raw_bytes for segment in segments) == 0, "raw bytes stay what they are"
 
 
 def test_a_batch_that_finds_no_more_room_halfway_says_so_row_by_row(rig: IntakeRig) -> None:

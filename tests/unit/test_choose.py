@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from archiver.catalog.choose import choose, complete_since
 from archiver.catalog.expiry import expired
+from archiver.catalog.layout import COMMIT_ID
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.events.types import DataFile
 from archiver.ledger.archives import ArchiveFile
@@ -177,14 +178,15 @@ def test_c3_every_file_gets_one_verdict_and_what_is_offered_is_a_chain(
     assert choice.reached == tuple(at)
 
 
-NOW_US = 10_000_000
+NOW_US = 100_000_000
+"""Snapshots are of the first ten seconds."""
 
 
-def gone(view: TableView, files: list[PendingFile], most: int = 100, age_s: float = 1e6) -> list[int]:
+def gone(view: TableView, files: list[PendingFile], most: int = 1, age_s: float = 0) -> list[int]:
     return sorted(snapshot - 100 for snapshot in expired(view, files, most, age_s, NOW_US))
 
 
-def test_expiry_keeps_a_number_of_snapshots() -> None:
+def test_expiry_keeps_a_number_of_snapshots_however_old() -> None:
     view = table([1, 2, 3, 4, 5], 5)
     assert gone(view, [], most=3) == [1, 2, 3]  # 4, 5 and the new one remain
     assert gone(view, [], most=6) == []
@@ -194,8 +196,11 @@ def test_expiry_never_takes_the_base() -> None:
     assert gone(table([1, 2], 2), [], most=1, age_s=0) == [1]
 
 
-def test_expiry_by_age() -> None:
-    assert gone(table([1, 2, 9, 10], 10), [], age_s=5.0) == [1, 2]
+def test_expiry_keeps_young_snapshots_however_many() -> None:
+    view = table([1, 2, 9, 10], 10)
+    assert gone(view, [], age_s=95.0) == [1, 2]
+    assert gone(view, [], age_s=1e6) == []
+    assert gone(view, [], most=4, age_s=95.0) == [1], "2 is old, and among the newest four"
 
 
 def test_expiry_keeps_what_pending_files_need() -> None:
@@ -209,3 +214,26 @@ def test_expiry_keeps_what_pending_files_need() -> None:
 def test_expiry_keeps_tags_and_other_peoples_snapshots() -> None:
     view = replace(table([1, 2, 3], 3, abandoned=(9,)), pinned=frozenset({102}))
     assert gone(view, [], most=1) == [1]
+
+
+def test_expiry_keeps_the_only_record_of_rows_that_somebody_removed() -> None:
+    """An erasure on request: without its snapshot the audit would call the rows missing for ever."""
+
+    def did(view: TableView, sequence: int, operation: str, summary: dict[str, str]) -> TableView:
+        shots = [replace(s, operation=operation, summary=summary) if s.sequence_number == sequence else s for s in view.snapshots]
+        return replace(view, snapshots=tuple(shots))
+
+    plain = table([1, 2, 3, 4], 4)
+    assert gone(did(plain, 2, "delete", {}), []) == [1, 3]
+    assert gone(did(plain, 2, "overwrite", {}), []) == [1, 3]
+    assert gone(did(plain, 2, "replace", {}), []) == [1, 2, 3]
+    assert gone(did(plain, 2, "delete", {COMMIT_ID: "ours"}), []) == [1, 2, 3]
+
+
+def test_what_expiry_left_behind_the_cut_is_history_and_no_lineage() -> None:
+    view = table([1, 2, 3, 4], 4)
+    cut = replace(view, snapshots=tuple(s for s in view.snapshots if s.sequence_number in {2, 4}))
+    assert [item.sequence_number for item in cut.lineage()] == [4]
+    assert [item.sequence_number for item in cut.history()] == [4, 2]
+    rolled_back = replace(view, snapshot_id=103)
+    assert [item.sequence_number for item in rolled_back.history()] == [3, 2, 1]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 
 from archiver.clock import ManualClock, SystemClock
 from archiver.errors import Halt, RetryLater
 from archiver.ids import TopicId
 from intake.acknowledgements import PendingRecord
-from intake.batcher import ROW_COST_BYTES, FlushQueue, RecordItem
+from intake.batcher import ROW_COST_BYTES, FlushQueue, Piece, RecordItem, cut_rows
 from intake.fold import TopicState
 from intake.records import Record
 
@@ -19,7 +20,8 @@ TOPIC = TopicState(TopicId("a" * 32), "a", 1, 0)
 
 def put(queue: FlushQueue, raw_bytes: int, timeout_s: float = 0.01, name: int = 0) -> None:
     pending = PendingRecord("a", 0, queue.changed)
-    queue.put(raw_bytes, 1, timeout_s, lambda: RecordItem(TOPIC, Record(None, None), raw_bytes, name, pending))
+    cost = raw_bytes + ROW_COST_BYTES
+    queue.put(raw_bytes, cost, timeout_s, lambda: RecordItem(TOPIC, Record(None, None), raw_bytes, cost, name, pending))
 
 
 def names(items: list[object]) -> list[int]:
@@ -105,7 +107,7 @@ def test_a_refused_item_leaves_nothing_behind() -> None:
         raise RetryLater("no")
 
     with pytest.raises(RetryLater, match="no"):
-        queue.put(10, 1, 1, refuse)
+        queue.put(10, 10 + ROW_COST_BYTES, 1, refuse)
     queue.close()
     assert queue.take() == []
 
@@ -144,3 +146,17 @@ def test_abandoned_items_are_never_taken() -> None:
     queue.close()
     assert names(list(queue.abandon())) == [4]
     assert queue.take() == []
+
+
+def test_a_batch_is_cut_by_raw_bytes_for_a_flush_and_by_cost_for_the_queue() -> None:
+    raw_bytes = np.array([10, 10, 10, 0, 0, 50], np.int64)
+    light, heavy = raw_bytes, raw_bytes + np.array([0, 0, 0, 900, 900, 0], np.int64)
+    each = ROW_COST_BYTES
+    assert cut_rows(raw_bytes, light, 30, 100_000) == [Piece(0, 5, 30, 30 + 5 * each), Piece(5, 6, 50, 50 + each)]
+    assert cut_rows(raw_bytes, heavy, 30, 1000 + each) == [
+        Piece(0, 3, 30, 30 + 3 * each),
+        Piece(3, 4, 0, 900 + each),
+        Piece(4, 5, 0, 900 + each),
+        Piece(5, 6, 50, 50 + each),
+    ]
+    assert cut_rows(raw_bytes[:0], light[:0], 30, 1000) == []

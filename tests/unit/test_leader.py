@@ -163,6 +163,16 @@ def test_too_large_an_entry_is_refused() -> None:
     assert one.append(text_entry(b"x")) == 1
 
 
+def test_what_does_not_fit_is_said_before_anything_is_made() -> None:
+    on = log()
+    one = leader(on, entry_bytes_max=1000)
+    one.take_over()
+    one.check_size(pb.SchemaChanged(version=1, iceberg_schema="x" * 800), "the schema of topic orders")
+    with pytest.raises(Halt, match=r"the schema of topic orders needs an entry of 1\d+ bytes, more than log.entry_bytes_max \(1000\)"):
+        one.check_size(pb.SchemaChanged(version=1, iceberg_schema="x" * 1000), "the schema of topic orders")
+    assert on.tail() == 1
+
+
 def test_l3_void_entries_at_the_tail_do_not_stop_the_leader() -> None:
     """A deposed leader's append was in flight and lands after the new EPOCH: it is void, the new leader goes on."""
     on = log()

@@ -201,6 +201,55 @@ def test_a_range_of_gaps_off_the_chain_is_forgotten() -> None:
     assert feed.topic.pending == ()
 
 
+def test_t4_partitions_that_are_not_named_keep_their_watermark() -> None:
+    feed = Feed()
+    feed.committed(1, {0: 5, 1: 7})
+    feed.committed(1, {1: 9})
+    assert feed.topic.watermarks == {0: 5, 1: 9}
+
+
+def test_a_part_of_a_commit_says_nothing_of_the_table_but_watermarks_and_keys() -> None:
+    feed = Feed()
+    gap = file(0, 5, 7, key="")
+    feed.written(1, file(0, 0, 5), gap)
+    message = pb.TableCommitted(topic_id=bytes.fromhex(TOPIC), table_uuid=TABLE.bytes, more=True, sequence_number=9)
+    message.watermarks.add(partition=0, offset=7)
+    feed.add(1, table_committed=message)
+    assert (feed.topic.snapshot_id, feed.topic.sequence_number, feed.topic.valid_through_us) == (None, 0, 0)
+    assert [item.archive for item in feed.topic.pending] == [file(0, 0, 5), gap], "ranges of gaps are settled with the last part"
+    assert feed.topic.planned_to(0) == 7
+    feed.committed(1, {}, (file(0, 0, 5).key,))
+    assert (feed.topic.pending, feed.topic.watermarks, feed.topic.sequence_number) == ((), {0: 7}, 3)
+
+
+def test_a_round_knows_what_it_moved_until_it_is_over() -> None:
+    feed = Feed()
+    rounds = [bytes([number]) * 16 for number in range(3)]
+    for commit_id in rounds[:2]:
+        feed.add(1, round_started=pb.RoundStarted(commit_id=commit_id))
+        message = pb.FilesWritten(commit_id=commit_id, topic_id=bytes.fromhex(TOPIC))
+        message.files.extend([file(0, 0, 5, key=f"a{commit_id[0]}").to_proto(), file(2, 0, 5, key=f"b{commit_id[0]}").to_proto()])
+        message.event.CopyFrom(pb.Event(text_sha256=SHA, datum=b"d"))
+        feed.add(1, files_written=message)
+    round_ = feed.fold.round(rounds[0])
+    assert round_ is not None
+    assert round_.moved == {TOPIC: {0: 2, 2: 2}}
+    assert feed.fold.round(rounds[2]) is None
+    feed.add(1, round_settled=pb.RoundSettled(commit_id=rounds[0]))
+    assert round_.moved == {}
+    feed.start(2)
+    assert all(item.moved == {} for item in feed.fold.rounds)
+
+
+def test_a_round_is_written_when_its_last_data_complete_is() -> None:
+    feed = Feed()
+    feed.add(1, round_started=pb.RoundStarted(commit_id=bytes(16)))
+    feed.add(1, round_written=pb.RoundWritten(commit_id=bytes(16), more=True))
+    assert feed.fold.rounds[0].state == "started"
+    feed.add(1, round_written=pb.RoundWritten(commit_id=bytes(16)))
+    assert feed.fold.rounds[0].state == "written"
+
+
 def test_unknown_formats_and_kinds_halt() -> None:
     fold = LedgerFold()
     with pytest.raises(Halt, match="format 2"):

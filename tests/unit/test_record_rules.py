@@ -9,7 +9,17 @@ import pyarrow as pa
 import pytest
 
 from archiver.errors import RecordRefused
-from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, TIMESTAMP_MAX_US, TIMESTAMP_MIN_US, Record, normalise_batch, validate
+from intake.records import (
+    HEADERS,
+    RECORD_SCHEMA,
+    TIMESTAMP,
+    TIMESTAMP_MAX_US,
+    TIMESTAMP_MIN_US,
+    Record,
+    normalise_batch,
+    validate,
+    weight_of,
+)
 
 LIMIT = 1000
 
@@ -31,6 +41,10 @@ LIMIT = 1000
         (Record(None, None, (), TIMESTAMP_MIN_US - 1), "outside the years 1 to 9999"),
         (Record(b"k" * 500, b"v" * 501), "1001 bytes, more than intake.record_bytes_max = 1000"),
         (Record(None, None, (("ä" * 300, b"v" * 401),)), "1001 bytes"),
+        (
+            Record(None, b"v" * 9, (("", None),) * 62),
+            "has 9 bytes and 62 headers, which count 16 bytes each besides, together 1001 bytes, more than intake.record_bytes_max = 1000",
+        ),
     ],
 )
 def test_a_record_that_breaks_a_rule_is_refused(record: Record, why: str) -> None:
@@ -42,6 +56,13 @@ def test_raw_bytes_count_utf8_of_header_names() -> None:
     assert validate(Record(b"kk", b"vvv", (("ä", b"1"), ("b", None)), TIMESTAMP_MIN_US), LIMIT) == 2 + 3 + 2 + 1 + 1
     assert validate(Record(None, None), LIMIT) == 0
     assert validate(Record(b"", b"v" * LIMIT), LIMIT) == LIMIT
+
+
+def test_headers_weigh_16_bytes_each_and_count_nothing_in_raw_bytes() -> None:
+    record = Record(None, b"v" * 8, (("", None),) * 62)
+    assert validate(record, LIMIT) == 8
+    assert weight_of(record, 8) == LIMIT
+    assert weight_of(Record(b"k", None), 1) == 1
 
 
 def column(kind: pa.DataType, *values: Any) -> pa.Array[Any]:
@@ -66,7 +87,11 @@ LOOSE_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("valu
         ({"value": VALUE, "event_timestamp": column(pa.timestamp("ns", "UTC"), 1, 2)}, "does not fit microseconds"),
         ({"value": VALUE, "event_timestamp": column(TIMESTAMP, 1, TIMESTAMP_MAX_US + 1)}, "years 1 to 9999"),
         ({"value": VALUE, "partition": column(pa.string(), "1", "2")}, "'partition' is of type string"),
-        ({"value": column(pa.binary(), b"v", b"v" * 1001)}, "row 1: the record has 1001 bytes"),
+        ({"value": column(pa.binary(), b"v", b"v" * 1001)}, "row 1: the record has 1001 bytes, more"),
+        (
+            {"value": VALUE, "headers": column(LOOSE_HEADERS, [{"key": "", "value": None}] * 62, [{"key": "", "value": None}] * 63)},
+            "row 1: the record has 0 bytes and 63 headers, which count 16 bytes each besides, together 1008 bytes",
+        ),
     ],
 )
 def test_a_batch_that_breaks_a_rule_is_refused(columns: dict[str, pa.Array[Any]], why: str) -> None:
@@ -101,9 +126,11 @@ def test_a_batch_is_brought_to_the_schema() -> None:
     assert [row["headers"] for row in normal.columns.to_pylist()] == [[{"key": "a", "value": None}, {"key": "a", "value": b"xy"}], [], []]
     assert normal.columns.column("event_timestamp").cast(pa.int64()).to_pylist() == [1_000_000, None, 3_000_000]
     assert normal.raw_bytes.tolist() == [1 + 1 + 3, 0, 0]
+    assert normal.weights.tolist() == [1 + 1 + 3 + 2 * 16, 0, 0]
     assert normal.partitions.to_pylist() == [None, 2, 0]
 
 
 def test_a_batch_of_values_alone_and_an_empty_batch_pass() -> None:
-    assert normalise_batch(pa.RecordBatch.from_pydict({"value": VALUE}), LIMIT).raw_bytes.tolist() == [1, 0]
+    normal = normalise_batch(pa.RecordBatch.from_pydict({"value": VALUE}), LIMIT)
+    assert (normal.raw_bytes.tolist(), normal.weights.tolist()) == ([1, 0], [1, 0])
     assert normalise_batch(pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA), LIMIT).raw_bytes.tolist() == []

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archiver.stream.records import STREAM_SCHEMA
 from intake.digest import RecordsDigest
-from intake.format import READ_SCHEMA
 
 _BYTES = st.one_of(st.none(), st.binary(max_size=5))
 _ROW = st.fixed_dictionaries(
@@ -21,24 +21,24 @@ _ROW = st.fixed_dictionaries(
         "key": _BYTES,
         "value": _BYTES,
         "headers": st.lists(st.fixed_dictionaries({"key": st.text(max_size=3), "value": _BYTES}), max_size=3),
-        "event_timestamp": st.integers(-(10**15), 10**15),
-        "accept_timestamp": st.integers(0, 10**15),
-        "batch": st.integers(0, 100),
+        "event_timestamp": st.one_of(st.none(), st.integers(-(10**15), 10**15)),
+        "ingest_timestamp": st.integers(0, 10**15),
+        "batch_start": st.one_of(st.none(), st.integers(0, 100)),
     }
 )
 Row = dict[str, object]
 
 
-def batch_of(rows: list[Row]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, schema=READ_SCHEMA)
+def batch_of(rows: list[Row], base: int = 7) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{"offset": base + number, **row} for number, row in enumerate(rows)], schema=STREAM_SCHEMA)
 
 
 def digest_of(rows: list[Row], cuts: list[int], base: int = 7) -> bytes:
     digest = RecordsDigest()
-    whole = batch_of(rows)
+    whole = batch_of(rows, base)
     places = [0, *sorted(cut for cut in cuts if cut <= len(rows)), len(rows)]
     for start, end in pairwise(places):
-        digest.update(base + start, whole.slice(start, end - start))
+        digest.update(whole.slice(start, end - start))
     return digest.digest()
 
 
@@ -48,7 +48,14 @@ def test_cuts_do_not_matter(rows: list[Row], cuts: list[int]) -> None:
     assert digest_of(rows, cuts) == digest_of(rows, [])
 
 
-PLAIN: Row = {"key": b"k", "value": b"v", "headers": [{"key": "h", "value": b"x"}], "event_timestamp": 1, "accept_timestamp": 2, "batch": 0}
+PLAIN: Row = {
+    "key": b"k",
+    "value": b"v",
+    "headers": [{"key": "h", "value": b"x"}],
+    "event_timestamp": 1,
+    "ingest_timestamp": 2,
+    "batch_start": 3,
+}
 
 
 def test_every_part_matters() -> None:
@@ -63,8 +70,12 @@ def test_every_part_matters() -> None:
         {**PLAIN, "headers": [{"key": "hx", "value": b""}]},
         {**PLAIN, "headers": [{"key": "h", "value": b"x"}] * 2},
         {**PLAIN, "event_timestamp": 2},
-        {**PLAIN, "accept_timestamp": 1},
-        {**PLAIN, "batch": 1},
+        {**PLAIN, "event_timestamp": 0},
+        {**PLAIN, "event_timestamp": None},
+        {**PLAIN, "ingest_timestamp": 1},
+        {**PLAIN, "batch_start": 1},
+        {**PLAIN, "batch_start": 0},
+        {**PLAIN, "batch_start": None},
     ]
     digests = {digest_of([row], []) for row in [PLAIN, *others]} | {digest_of([PLAIN], [], base=8)}
     assert len(digests) == len(others) + 2
@@ -80,12 +91,12 @@ def test_bytes_behind_a_null_do_not_matter() -> None:
     values = pa.Array.from_buffers(
         pa.binary(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(np.array([0, 7, 8], np.int32).tobytes()), pa.py_buffer(b"garbagev")]
     )
-    dirty = clean.set_column(1, READ_SCHEMA.field("value"), values)
+    dirty = clean.set_column(clean.schema.get_field_index("value"), STREAM_SCHEMA.field("value"), values)
     assert dirty.to_pylist() == clean.to_pylist()
     digests = []
     for batch in (clean, dirty):
         digest = RecordsDigest()
-        digest.update(0, batch)
+        digest.update(batch)
         digests.append(digest.digest())
     assert digests[0] == digests[1]
 
@@ -95,7 +106,7 @@ def test_the_format_is_frozen() -> None:
     assert digest_of([PLAIN, {**PLAIN, "key": None, "headers": []}], []).hex() == FROZEN
 
 
-FROZEN = "2d7449523cf4dc1fc6819b03b3e11310e715db125852af2e70d30726b9858252"
+FROZEN = "56c27cef549959cea4572a1229c340f24e1b5f0cf97ba2f437a44532d567a0b7"
 
 
 def naive(rows: list[Any], base: int) -> bytes:
@@ -108,6 +119,9 @@ def naive(rows: list[Any], base: int) -> bytes:
             b"".join(value or b"" for value in values),
         ]
 
+    def optional(values: list[int | None]) -> list[bytes]:
+        return [bytes(value is not None for value in values), b"".join(struct.pack("<q", value or 0) for value in values)]
+
     pairs = [pair for row in rows for pair in row["headers"]]
     names = [pair["key"].encode() for pair in pairs]
     parts = [
@@ -117,9 +131,9 @@ def naive(rows: list[Any], base: int) -> bytes:
         b"".join(struct.pack("<q", len(row["headers"])) for row in rows),
         *binaries(list(names))[1:],
         *binaries([pair["value"] for pair in pairs]),
-        b"".join(struct.pack("<q", row["event_timestamp"]) for row in rows),
-        b"".join(struct.pack("<q", row["accept_timestamp"]) for row in rows),
-        b"".join(struct.pack("<i", row["batch"]) for row in rows),
+        *optional([row["event_timestamp"] for row in rows]),
+        b"".join(struct.pack("<q", row["ingest_timestamp"]) for row in rows),
+        *optional([row["batch_start"] for row in rows]),
     ]
     return sha256(b"archiver.records.1" + b"".join(sha256(part).digest() for part in parts)).digest()
 

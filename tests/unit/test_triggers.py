@@ -59,8 +59,20 @@ def test_open(backlog: Backlog, min_bytes: int, expected: bool) -> None:
         (held(100, opened_at_s=0, newest_s=100), 129, {}, False),
         (held(100, opened_at_s=0, newest_s=100), 130, {}, True),
         (held(100, opened_at_s=100, newest_s=100), 100, {"idle_max": 0}, True),
-        # A clock behind the records makes nothing due.
-        (held(100, opened_at_s=100, newest_s=100), 0, {}, False),
+        # A clock behind the records by less than a delay makes nothing due …
+        (held(100, opened_at_s=100, newest_s=100), 71, {}, False),
+        (held(100, opened_at_s=100, newest_s=100), 99, {}, False),
+        # … by a delay or more it cannot tell how long they have waited, and they are due.
+        (held(100, opened_at_s=100, newest_s=100), 70, {}, True),
+        (held(100, opened_at_s=100, newest_s=100), 0, {}, True),
+        (held(100, opened_at_s=10**9, newest_s=10**9), 0, {}, True),
+        (held(100, opened_at_s=400, newest_s=400), 101, {"idle_max": 1000}, False),
+        (held(100, opened_at_s=400, newest_s=400), 100, {"idle_max": 1000}, True),
+        (held(100, opened_at_s=400, newest_s=110), 100, {}, True),
+        (held(100, opened_at_s=90, newest_s=110), 100, {}, False),
+        (held(100, opened_at_s=90, newest_s=130), 100, {}, True),
+        # … but not what is too small to be open.
+        (held(99, opened_at_s=None, newest_s=10**9), 0, {}, False),
         # Without a known opening the newest record stands for it.
         (held(100, opened_at_s=None, newest_s=100), 399, {"idle_max": 1000}, False),
         (held(100, opened_at_s=None, newest_s=100), 400, {"idle_max": 1000}, True),

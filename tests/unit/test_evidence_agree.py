@@ -1,0 +1,106 @@
+"""Table and ledger tell one story, or the topic waits for people: DATA_WRITTEN precedes every swap, COMMIT_TO_TABLE follows it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from archiver.catalog.agree import contradiction, revived_keys
+from archiver.catalog.evidence import Evidence, Known
+from archiver.catalog.tables import SnapshotView, TableView
+from archiver.ids import TopicId
+from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.views import KilledFile, PendingFile, TopicLedger
+
+TABLE = uuid.UUID(int=1)
+OURS = Evidence(103, 3, 1, uuid.UUID(int=5), (10, 20))
+
+
+def view(sequences: tuple[int, ...] = (1, 2, 3)) -> TableView:
+    parents = [None, *(100 + n for n in sequences)]
+    return TableView(
+        identifier=("n", "t"),
+        uuid=TABLE,
+        location="",
+        metadata_location="",
+        schema_json="{}",
+        schema_id=0,
+        format_version=2,
+        spec_id=0,
+        granularity="day",
+        snapshot_id=100 + sequences[-1],
+        sequence_number=sequences[-1],
+        properties={},
+        snapshots=tuple(SnapshotView(100 + n, p, n, n, "append", {}) for p, n in zip(parents, sequences, strict=False)),
+    )
+
+
+def file(partition: int, base: int, end: int) -> ArchiveFile:
+    return ArchiveFile(f"archive/{partition}/{base}-{end}", 1, b"", b"", partition, base, end, 1, 1, end - base, 1, 0, 0)
+
+
+def ledger(watermarks: dict[int, int], *pending: ArchiveFile, killed: tuple[ArchiveFile, ...] = (), sequence: int = 3) -> TopicLedger:
+    topic = TopicLedger(TopicId("ab" * 16), table_uuid=TABLE, watermarks=watermarks, sequence_number=sequence)
+    for one in pending:
+        topic.add_pending(PendingFile(one, bytes(16), TABLE, sequence, 0, None, 0))
+    topic.killed.update({one.key: KilledFile(one, "because", 0) for one in killed})
+    return topic
+
+
+def why(told: TopicLedger, watermarks: tuple[int, ...] = (10, 20), revived: tuple[str, ...] = (), shown: TableView | None = None) -> str:
+    return contradiction(shown or view(), Known(watermarks, OURS), told, revived) or ""
+
+
+def test_the_same_watermarks_agree() -> None:
+    assert why(ledger({0: 10, 1: 20})) == ""
+
+
+def test_pending_files_bring_the_table_on() -> None:
+    """A lost reply, or a part of COMMIT_TO_TABLE that was never written."""
+    assert why(ledger({0: 5, 1: 20}, file(0, 5, 8), file(0, 8, 10))) == ""
+    assert why(ledger({}, file(0, 0, 10), file(1, 0, 25))) == ""
+    assert why(ledger({0: 5, 1: 20}, file(0, 3, 10))) == "", "about to be told of: its path is in the table"
+
+
+@pytest.mark.parametrize("behind", [ledger({0: 5, 1: 20}), ledger({0: 10}), ledger({0: 5, 1: 20}, file(0, 5, 9)), ledger({})])
+def test_a_watermark_that_nobody_wrote_archives_for_proves_an_old_metadata_store(behind: TopicLedger) -> None:
+    assert "the metadata store is an older copy than the table" in why(behind)
+
+
+def test_killed_files_explain_a_watermark_only_where_they_are_in_the_table() -> None:
+    told = ledger({0: 5, 1: 20}, file(0, 5, 7), killed=(file(0, 5, 10), file(1, 5, 10)))
+    assert "only up to 7" in why(told)
+    assert why(told, revived=(file(0, 5, 10).key,)) == ""
+    assert "only up to 7" in why(told, revived=(file(1, 5, 10).key,)), "another partition's"
+    assert "only up to 7" in why(told, watermarks=(11, 20), revived=(file(0, 5, 10).key,))
+
+
+def test_killed_files_may_have_been_in_the_table_where_its_history_is_not_whole() -> None:
+    told = ledger({0: 5, 1: 20}, killed=(file(0, 5, 10),), sequence=3)
+    assert why(told, shown=view((6,))) == ""
+    assert "only up to 5" in why(told, shown=view((4, 5, 6)))
+    assert "only up to 5" in why(told, watermarks=(9, 20), shown=view((6,)))
+
+
+def test_an_older_sequence_number_proves_an_old_catalog() -> None:
+    assert "the ledger has seen it at 4: the catalog was restored" in why(ledger({0: 10, 1: 20}, sequence=4))
+
+
+def test_a_lower_watermark_is_a_rollback_or_an_old_catalog() -> None:
+    assert "up to offset 10 of partition 0, and the ledger has seen it complete up to 12" in why(ledger({0: 12, 1: 20}))
+
+
+def test_rows_without_any_commit_of_ours_are_not_skipped_in_silence() -> None:
+    """Somebody's rows before our first commit would else be taken for archived offsets."""
+    found = contradiction(view(), Known((900, 0), None, by_bounds=True), ledger({}), ())
+    assert found is not None
+    assert "no commit of ours" in found
+    assert contradiction(view(), Known((0, 0), None), ledger({}), ()) is None
+
+
+def test_revived_keys_are_found_by_whole_path() -> None:
+    told = ledger({}, killed=(file(0, 5, 10), file(1, 5, 10)))
+    assert revived_keys(told, {"s3://b/archive/1/5-10", "s3://b/archive/10/5-10", "s3://b/archive/0/15-10"}) == ("archive/1/5-10",)
+    assert revived_keys(replace(told, killed={}), {"s3://b/archive/1/5-10"}) == ()
