@@ -236,7 +236,7 @@ class IntakeSettings(Group):
     queue_bytes_max: Annotated[Size, Field(ge=1, le=2**36)] = 64 * 10**6
     """Raw bytes that wait or are on their way; a producer that would exceed it waits. It bounds the writer's memory."""
     record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 8 * 2**20
-    """Largest record: key, value, header names and values together, in bytes."""
+    """Largest record: key, value, header names and values together, in bytes, and 16 for each header."""
     clock_skew_max: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
     """How far this machine's clock may be ahead of its reference before the writer refuses to append: a time once in the log holds back
     every later one."""

@@ -10,29 +10,54 @@ Owns the audit document (`archiver audit --output json`), frozen by this version
 
 Every range is `[from, to]` with `to` exclusive. `why` is null or text. Partitions stand in the order of topic names and numbers.
 
-Order of looking: ledger, tables, intake log. Each may have moved on while the one before was looked at, and only in this order is a newer
-state never taken for a fault: tables may be ahead of the ledger, the intake log may be ahead of both.
+Order of looking: ledger, tables, data folder, intake log, intake files. Each may have moved on while the one before was looked at, and only
+in this order is a newer state never taken for a fault: tables may be ahead of the ledger, the intake log may be ahead of all.
+
+A log that was lost or put back from an old copy knows nothing of what it lost, so the audit does not start from the log alone. What only
+the data folder or a catalog tells of has entries of its own, `unknown`, with zero offsets and the reason: one per configured partition of a
+topic that the log does not know and that has rows, archives or intake files (its `topic_id` as the table or the folder says, or null); one
+per partition of a folder below `archive/` whose topic id or partition the log does not know (its name from `topic.json`, else `(unknown)`);
+one `(unknown)` if nothing is configured and objects stand beside an empty log. A configured topic of which there is no trace is new, and
+has no entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
-from archiver.errors import NotFound
+from archiver.errors import ArchiverError, NotFound
+from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
+from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
 from intake.fold import IntakeFold, TopicState
 from reconcile.coverage import Range
+from reconcile.folder import (
+    ArchiveFolders,
+    UnnamedIntake,
+    archive_folders,
+    first_key,
+    harmed_intake,
+    lost_offsets,
+    topic_name,
+    unnamed_intake,
+)
 from reconcile.judge import PartitionFinding, Verdict, judge_topic
-from reconcile.observe import Observer, SeenTable, partition_views
-from reconcile.views import TopicView
+from reconcile.observe import Observer, SeenTable, UnloggedTable, partition_views
+from reconcile.views import PartitionView, TableState, TopicView
 
 Scope = tuple[str, frozenset[int] | None]
 """A topic's name and its partitions (None: all)."""
+
+UNKNOWN_NAME = "(unknown)"
+"""In place of a topic's name that nothing tells; no topic can have it."""
+
+_REPAIR = "the metadata store is empty, an old copy, or another deployment's: put the newest one in place"
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,6 +68,7 @@ class Audit:
     def __init__(
         self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables], topics: Sequence[TopicSettings], clock: Clock
     ) -> None:
+        self._objects = objects
         self._observer = Observer(objects, cluster_id, tables)
         self._settings = {topic.name: topic for topic in topics}
         self._clock = clock
@@ -50,17 +76,45 @@ class Audit:
     def run(self, ledger: Callable[[], LedgerFold], intake: Callable[[], IntakeFold], scope: Scope | None = None) -> dict[str, object]:
         """The audit document of every topic, or of `scope`.
 
-        `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what the intake log does not have;
-        what cannot be looked at (a catalog that is down) is `unknown` in the document, never an error.
+        `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what neither the intake log nor the
+        configuration has; what cannot be looked at (a catalog that is down) is `unknown` in the document, never an error.
         """
         known = ledger()
-        topics = _chosen(intake(), scope)
+        before = intake()
+        unlogged = self._unlogged(before, scope)
+        topics = _chosen(before, scope, unlogged)
         seen = {
             topic.topic_id: self._observer.table(topic, self._settings.get(topic.name), known.topic(topic.topic_id)) for topic in topics
         }
+        tables = {settings.name: self._observer.unlogged(settings) for settings in unlogged}
+        folder, unlisted = self._folder()
+        unnamed = self._unnamed(before, {settings.name for settings in unlogged})
         records = intake()
-        views = [self._view(topic, seen[topic.topic_id], known, records, None if scope is None else scope[1]) for topic in topics]
-        return self._document(views)
+        wanted = None if scope is None else scope[1]
+        views = [self._view(topic, seen[topic.topic_id], known, records, wanted) for topic in topics]
+        views = self._with_intake([_with_folder(view, folder, unlisted) for view in views], known, records)
+        unlogged = [settings for settings in unlogged if settings.name not in records.topics_by_name]
+        strays = self._strays(folder, records)
+        merged: set[TopicId | None] = set()
+        for settings in unlogged:
+            table = tables[settings.name]
+            folders = [stray for stray in strays if stray.topic == settings.name or stray.topic_id == table.topic_id]
+            proofs = _proofs(table, folders, unnamed.topics.get(settings.name), [unlisted, unnamed.unread])
+            if records.next_index == 0:
+                proofs += self._anything(folder)
+            if proofs:
+                views.append(_lost_topic(settings, table, folders, proofs, wanted))
+                merged.update(stray.topic_id for stray in folders)
+        views += [view for stray in strays if stray.topic_id not in merged for view in _scoped(stray, scope)]
+        if not views and scope is None and records.next_index == 0 and (proofs := self._anything(folder)):
+            why = f"{proofs[0]}; {_REPAIR}"
+            views.append(TopicView(UNKNOWN_NAME, None, "none", _zeros([0]), unreadable=why, stray=True))
+        return self._document(sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")))
+
+    def _unlogged(self, fold: IntakeFold, scope: Scope | None) -> list[TopicSettings]:
+        """The configured topics that the log does not know, as far as they are asked for."""
+        wanted = self._settings.values() if scope is None else filter(None, [self._settings.get(scope[0])])
+        return [settings for settings in wanted if settings.name not in fold.topics_by_name]
 
     def _view(self, topic: TopicState, seen: SeenTable, known: LedgerFold, records: IntakeFold, wanted: frozenset[int] | None) -> TopicView:
         settings = self._settings.get(topic.name)
@@ -72,7 +126,75 @@ class Audit:
             wanted,
         )
         kind = "none" if settings is None else settings.archive.kind
-        return TopicView(topic.name, topic.topic_id, kind, partitions, seen.table, seen.absent, seen.unreadable)
+        return TopicView(topic.name, topic.topic_id, kind, partitions, seen.table, seen.absent, seen.unreadable, topic.partitions)
+
+    def _folder(self) -> tuple[ArchiveFolders, str | None]:
+        """What is below `archive/`, or why that cannot be told."""
+        try:
+            return archive_folders(self._objects), None
+        except ArchiverError as error:
+            return ArchiveFolders(), f"{paths.ARCHIVE_PREFIX} could not be listed: {error}"
+
+    def _unnamed(self, fold: IntakeFold, wanted: set[str]) -> UnnamedIntake:
+        """Traces of the wanted topics in intake files that the log does not name. Without any log there is no need to look into them."""
+        if not wanted or fold.next_index == 0:
+            return UnnamedIntake()
+        named = {
+            segment.file.key
+            for topic in fold.topics_by_id.values()
+            for partition in range(topic.partitions)
+            for segment in fold.segments((topic.topic_id, partition))
+        }
+        try:
+            return unnamed_intake(self._objects, named, wanted)
+        except ArchiverError as error:
+            return UnnamedIntake(unread=f"{paths.INTAKE_PREFIX} could not be listed: {error}")
+
+    def _anything(self, folder: ArchiveFolders) -> list[str]:
+        """Beside a log without entries nothing can stand in the data folder."""
+        try:
+            key = folder.example or first_key(self._objects, paths.INTAKE_PREFIX)
+        except ArchiverError as error:
+            return [f"{paths.INTAKE_PREFIX} could not be listed: {error}"]
+        return [] if key is None else [f"the log is empty and the data folder holds {key}"]
+
+    def _with_intake(self, views: Sequence[TopicView], known: LedgerFold, records: IntakeFold) -> list[TopicView]:
+        """The views with the offsets that were lost with their intake files."""
+        backlog = {
+            (view.topic, place.partition): records.segments((view.topic_id, place.partition), place.watermark)
+            for view in views
+            if view.topic_id is not None
+            for place in view.partitions
+            if place.watermark < place.stable
+        }
+
+        def with_lost(view: TopicView, place: PartitionView) -> PartitionView:
+            ledger = known.topic(view.topic_id or TopicId(""))
+            segments = backlog.get((view.topic, place.partition), ())
+            return replace(place, lost=lost_offsets(self._objects, ledger, place.partition, segments, place.stable, harmed))
+
+        try:
+            harmed = harmed_intake(self._objects, (segment.file for segments in backlog.values() for segment in segments))
+            return [replace(view, partitions=tuple(with_lost(view, place) for place in view.partitions)) for view in views]
+        except ArchiverError as error:
+            why = f"intake files could not be looked at: {error}"
+            return [_doubted(view, lambda place: why if place.watermark < place.stable else None) for view in views]
+
+    def _strays(self, folder: ArchiveFolders, records: IntakeFold) -> list[TopicView]:
+        """Topics and partitions that only the folder below `archive/` knows."""
+        strays: list[TopicView] = []
+        for topic_id, reaches in folder.topics.items():
+            topic = records.topics_by_id.get(topic_id)
+            unknown = [number for number in sorted(reaches) if topic is None or number >= topic.partitions]
+            if topic is None:
+                name, unknown = topic_name(self._objects, topic_id) or UNKNOWN_NAME, unknown or [0]
+                why = f"{paths.ARCHIVE_PREFIX}{topic_id}/ holds objects of a topic id that the intake log does not know; {_REPAIR}"
+            else:
+                name = topic.name
+                why = f"{paths.ARCHIVE_PREFIX}{topic_id}/ holds archives of a partition that the intake log does not know; {_REPAIR}"
+            if unknown:
+                strays.append(TopicView(name, topic_id, "none", _zeros(unknown), unreadable=why, stray=True))
+        return strays
 
     def _document(self, views: Sequence[TopicView]) -> dict[str, object]:
         judged = [(view, finding) for view in views for finding in judge_topic(view)]
@@ -81,12 +203,15 @@ class Audit:
             "verdict": overall([finding.verdict for _, finding in judged]),
             "partitions": [partition_document(view, finding) for view, finding in judged],
             "checked_at": checked,
-            "snapshot_ids": {view.topic: None if view.table is None else view.table.snapshot_id for view in views},
+            "snapshot_ids": {view.topic: None if view.table is None else view.table.snapshot_id for view in views if not view.stray},
         }
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
-    """The worst of them: invalid if anything is, else unknown if anything is, else valid."""
+    """The worst of them: invalid if anything is, else unknown if anything is, else valid.
+
+    Of none at all it is valid: `Audit` makes an entry for whatever there is to judge, so nothing was ever sent.
+    """
     return "invalid" if "invalid" in verdicts else "unknown" if "unknown" in verdicts else "valid"
 
 
@@ -117,15 +242,69 @@ def _lists(ranges: Sequence[Range]) -> list[list[int]]:
     return [[low, high] for low, high in ranges]
 
 
-def _chosen(fold: IntakeFold, scope: Scope | None) -> list[TopicState]:
-    """The topics to look at, by name."""
+def _chosen(fold: IntakeFold, scope: Scope | None, unlogged: Sequence[TopicSettings]) -> list[TopicState]:
+    """The topics of the log to look at, by name; raises `NotFound` for a scope that neither they nor the `unlogged` ones meet."""
     if scope is None:
         return [fold.topics_by_name[name] for name in sorted(fold.topics_by_name)]
-    name, partitions = scope
+    name, wanted = scope
     topic = fold.topics_by_name.get(name)
-    if topic is None:
+    if topic is None and not unlogged:
         raise NotFound(f"there is no topic {name}; `archiver topics list` shows those there are")
-    beyond = [partition for partition in sorted(partitions or ()) if partition >= topic.partitions]
+    count = unlogged[0].partitions if topic is None else topic.partitions
+    beyond = [partition for partition in sorted(wanted or ()) if partition >= count]
     if beyond:
-        raise NotFound(f"topic {name} has no partition {beyond[0]}; it has 0 to {topic.partitions - 1}")
-    return [topic]
+        raise NotFound(f"topic {name} has no partition {beyond[0]}; it has 0 to {count - 1}")
+    return [] if topic is None else [topic]
+
+
+def _with_folder(view: TopicView, folder: ArchiveFolders, unlisted: str | None) -> TopicView:
+    """The view with doubts where archives reach beyond the log. They were listed before the log was read, so the log cannot be behind."""
+    reaches = folder.topics.get(TopicId(view.topic_id or ""), {})
+
+    def doubt(place: PartitionView) -> str | None:
+        reach = reaches.get(place.partition)
+        if reach is None or reach.end <= place.stable:
+            return unlisted
+        return f"archive {reach.key} reaches offset {reach.end}, the intake log ends at {place.stable}; {_REPAIR}"
+
+    return _doubted(view, doubt)
+
+
+def _doubted(view: TopicView, doubt: Callable[[PartitionView], str | None]) -> TopicView:
+    places = ((place, doubt(place)) for place in view.partitions)
+    return replace(view, partitions=tuple(place if why is None else replace(place, doubts=(*place.doubts, why)) for place, why in places))
+
+
+def _proofs(table: UnloggedTable, folders: Sequence[TopicView], intake_key: str | None, unlooked: Sequence[str | None]) -> list[str]:
+    """Everything that says that a topic without an entry in the log is not new, or keeps us from telling."""
+    proofs = [] if table.proof is None else [table.proof]
+    proofs += [f"{paths.ARCHIVE_PREFIX}{folder.topic_id}/ holds objects of it" for folder in folders]
+    if intake_key is not None:
+        proofs.append(f"{intake_key} holds records of it")
+    return proofs + [why for why in unlooked if why is not None]
+
+
+def _lost_topic(
+    settings: TopicSettings, table: UnloggedTable, folders: Sequence[TopicView], proofs: Sequence[str], wanted: frozenset[int] | None
+) -> TopicView:
+    """A configured topic that the log has lost. Folders of its name go into it, with partitions that the configuration lacks."""
+    numbers = {*range(settings.partitions), *(place.partition for folder in folders for place in folder.partitions)}
+    topic_id = table.topic_id or (folders[0].topic_id if folders else None)
+    why = f"the configured topic {settings.name} is not in the intake log, but {' and '.join(proofs)}; {_REPAIR}"
+    state = TableState(settings.archive.table or "", table.snapshot_id, None)
+    places = _zeros([number for number in sorted(numbers) if wanted is None or number in wanted])
+    return TopicView(settings.name, topic_id, settings.archive.kind, places, state, unreadable=why)
+
+
+def _scoped(stray: TopicView, scope: Scope | None) -> Iterator[TopicView]:
+    """The part of the stray topic that was asked for, if any."""
+    if scope is None or (scope[0] == stray.topic and scope[1] is None):
+        yield stray
+    elif scope[0] == stray.topic:
+        places = tuple(place for place in stray.partitions if place.partition in (scope[1] or ()))
+        if places:
+            yield replace(stray, partitions=places)
+
+
+def _zeros(numbers: Sequence[int]) -> tuple[PartitionView, ...]:
+    return tuple(PartitionView(number, 0, 0, 0, 0) for number in numbers)

@@ -1,8 +1,9 @@
 """The audit's verdict on one topic: pure, from views to findings per partition.
 
-*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was removed by a snapshot that says so.
-*invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be told from what could be seen. Promises never to say valid
-of something it has not seen, and never invalid without an offset, a file or a contradiction to point to.
+*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was removed by a snapshot that says so;
+and every later one is in an intake file that is there. *invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be
+told from what could be seen. Promises never to say valid of something it has not seen, and never invalid without an offset, a file or a
+contradiction to point to.
 
 Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name once, so its name, its bounds and
 its number of rows prove its content. Any other file proves by rows.
@@ -53,14 +54,28 @@ class PartitionFinding:
 
 
 def judge_topic(view: TopicView) -> list[PartitionFinding]:
-    """A finding per partition, in order."""
+    """A finding per partition, in order; behind them one for each partition of the table's rows that the topic does not have."""
     if view.unreadable is not None:
-        return [_untold(partition, view.unreadable) for partition in view.partitions]
-    if view.table is None:
-        return [_without_table(view, partition) for partition in view.partitions]
-    contents = _Contents(view.table, {item.partition for item in view.partitions})
-    findings = [_with_table(view.table, partition, contents) for partition in view.partitions]
-    _explain_removals(view.table, findings)
+        findings = [_untold(partition, view.unreadable) for partition in view.partitions]
+    elif view.table is None:
+        findings = [_without_table(view, partition) for partition in view.partitions]
+    else:
+        findings = _judge_table(view, view.table)
+    for found in findings:
+        told = None if view.table is None or view.table.watermarks is None else view.table.watermarks.get(found.view.partition)
+        _judge_lost(found, max(found.view.watermark, told or 0))
+        found.unclear += found.view.doubts
+    return findings
+
+
+def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
+    count = len(view.partitions) if view.count is None else view.count
+    contents = _Contents(table, range(count))
+    partitions = list(view.partitions)
+    if len(partitions) == count:  # nobody asked for some of them only
+        partitions += [PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count]
+    findings = [_with_table(table, partition, contents) for partition in partitions]
+    _explain_removals(table, findings)
     for found in findings:
         _judge_missing(found, seen_all=not contents.unclear.get(found.view.partition))
     return findings
@@ -84,7 +99,7 @@ def _without_table(view: TopicView, partition: PartitionView) -> PartitionFindin
 class _Contents:
     """The offsets that a table's files hold, per partition, and what is wrong with single files."""
 
-    def __init__(self, table: TableState, partitions: set[int]) -> None:
+    def __init__(self, table: TableState, partitions: range) -> None:
         self.spans: dict[int, list[Range]] = {}
         self.gaps: dict[int, list[Range]] = {}
         self.wrong: dict[int, list[str]] = {}
@@ -93,6 +108,10 @@ class _Contents:
         self._partitions = partitions
         for file in table.files:
             self._add(file)
+
+    def partitions(self) -> list[int]:
+        """Every partition that a file holds rows of, or that something is said about."""
+        return sorted({*self.spans, *self.wrong, *self.unclear})
 
     def _add(self, file: FileView) -> None:
         concerned = self._concerned(file)
@@ -111,6 +130,8 @@ class _Contents:
             self._add_bounds(file)
 
     def _add_rows(self, file: FileView, rows: Mapping[int, tuple[Range, ...]]) -> None:
+        if file.rows_in_file is not None and file.rows_in_file != file.record_count:
+            self._say(self.wrong, self._concerned(file), f"{file.path} holds {file.rows_in_file} rows, the table says {file.record_count}")
         counted = 0
         for partition, ranges in rows.items():
             self.spans.setdefault(partition, []).extend(ranges)
@@ -118,7 +139,7 @@ class _Contents:
             counted += sum(high - low for low, high in ranges)
         if file.key is not None:
             self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
-            if counted != file.record_count:
+            if counted != file.record_count and file.rows_in_file in (None, file.record_count):
                 self._say(self.wrong, self._concerned(file), f"{file.path} holds {counted} rows, the table says {file.record_count}")
             if set(rows) - {file.key.partition}:
                 self._say(self.wrong, [file.key.partition], f"{file.path} holds rows of partitions {sorted(rows)}")
@@ -138,12 +159,12 @@ class _Contents:
         """The partitions a file can hold rows of."""
         if file.key is not None:
             return [file.key.partition]
-        if file.rows is not None:
+        if file.rows:
             return sorted(file.rows)
         low, high = file.partition_min, file.partition_max
-        return sorted(
-            partition for partition in self._partitions if (low is None or partition >= low) and (high is None or partition <= high)
-        )
+        within = [partition for partition in self._partitions if (low is None or partition >= low) and (high is None or partition <= high)]
+        # Bounds that no partition of the topic is within: it has to be said somewhere.
+        return within or [number for number in (low, high) if number is not None][:1]
 
     @staticmethod
     def _say(where: dict[int, list[str]], partitions: Sequence[int], why: str) -> None:
@@ -217,8 +238,8 @@ def _judge_outside(found: PartitionFinding, outside: Sequence[Range], end: int) 
 def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | None) -> None:
     """The ledger's watermark against the table's own evidence and against the log."""
     view = found.view
-    if table.doubt is not None:
-        found.unclear.append(f"table {table.name}: {table.doubt}")
+    if table.doubt is not None or table.watermarks is None:
+        found.unclear.append(f"table {table.name}: {table.doubt or 'it does not tell how far it is complete'}")
     if told is not None and told < view.watermark:
         reason = f"the table is complete up to offset {told} by its own evidence, the ledger says {view.watermark}"
         (found.wrong if found.missing else found.unclear).append(f"{reason}: it was rolled back or replaced")
@@ -247,6 +268,17 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding]) -
             found.wrong.append(f"somebody else's {by} removed {removed} rows, but {missing} are missing")
         elif missing < removed:
             found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {missing} offsets are missing")
+
+
+def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
+    """Offsets that no archive holds and no intake file any more."""
+    whys: dict[str, list[Range]] = {}
+    for item in found.view.lost:
+        whys.setdefault(item.why, []).extend(subtract(merge([(item.low, item.high)]), merge([(0, archived_to)])))
+    for why, ranges in whys.items():
+        if ranges:
+            found.wrong.append(f"{why}; nothing else holds offsets {_shown(merge(ranges))}")
+            found.missing = merge([*found.missing, *ranges])
 
 
 def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:

@@ -26,6 +26,7 @@ from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
 from archiver.stream.archives import check_footer, find_archives
+from archiver.stream.seal import check_seal
 from intake.fold import TopicState
 from reconcile.coverage import Range, merge, total
 from reconcile.views import FileView, Kind, PartitionView, Removal, TableState
@@ -43,6 +44,17 @@ class SeenTable:
     """Why there is no table of this topic, though there should be one."""
     unreadable: str | None = None
     """Why it could not be looked at."""
+
+
+@dataclass(frozen=True)
+class UnloggedTable:
+    """What the catalog has of a topic that the intake log does not know."""
+
+    topic_id: TopicId | None = None
+    """By the table's property."""
+    snapshot_id: int | None = None
+    proof: str | None = None
+    """Why the topic cannot be new; None if nothing speaks against that."""
 
 
 class Observer:
@@ -69,6 +81,24 @@ class Observer:
             return self._catalog_table(state, settings, ledger, written)
         except ArchiverError as error:
             return SeenTable(unreadable=f"the table could not be looked at: {error}")
+
+    def unlogged(self, settings: TopicSettings) -> UnloggedTable:
+        """The table of a configured topic that the intake log does not know: it proves something if it has rows, or names a topic id."""
+        catalog, name = settings.archive.catalog, settings.archive.table
+        if settings.archive.kind != "iceberg" or catalog is None or name is None:
+            return UnloggedTable()
+        try:
+            tables = self._tables(catalog)
+            view = tables.load(parse_identifier(name))
+            if view is None:
+                return UnloggedTable()
+            rows = sum(file.record_count for file in tables.live_files(view)) if view.snapshot_id is not None else 0
+        except ArchiverError as error:
+            return UnloggedTable(proof=f"its table {name} could not be looked at ({error})")
+        owner = view.properties.get(TOPIC_ID)
+        named = owner is not None and view.properties.get(CLUSTER_ID) == self._cluster_id
+        proof = f"its table {name} has {rows} rows" if rows else f"its table {name} was made for it" if named else None
+        return UnloggedTable(None if owner is None else TopicId(owner), view.snapshot_id, proof)
 
     def _catalog_table(self, state: TopicState, settings: TopicSettings, ledger: TopicLedger, written: bool) -> SeenTable:
         catalog, name = settings.archive.catalog, settings.archive.table
@@ -123,12 +153,16 @@ class Observer:
     def _with_rows(self, file: FileView, key: str) -> FileView:
         """Read what the manifests do not prove."""
         try:
-            with self._objects.open_input(key) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            with self._objects.open_input(key) as source:
+                if file.key is not None:
+                    check_seal(source, key)
+                source.seek(0)
+                parquet = pq.ParquetFile(source, page_checksum_verification=True)
                 gaps = _gaps(parquet.metadata)
                 if _proven(replace(file, gaps=gaps)):
                     return replace(file, gaps=gaps)
-                return replace(file, gaps=gaps, rows=read_offsets(parquet, key))
-        except (ArchiverError, pa.ArrowException, OSError) as error:
+                return replace(file, gaps=gaps, rows=read_offsets(parquet, key), rows_in_file=parquet.metadata.num_rows)
+        except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
             return replace(file, unread=f"it cannot be read ({error})")
 
     def _archives(self, state: TopicState, ledger: TopicLedger) -> TableState:
@@ -144,12 +178,14 @@ class Observer:
                     continue
                 try:
                     with self._objects.open_input(found.key) as source:
+                        check_seal(source, found.key)
+                        source.seek(0)
                         metadata = pq.read_metadata(source)
                     gaps = check_footer(found, metadata, self._cluster_id).gaps
                     part = (max(at, found.base), min(end, found.end))
                     parsed = paths.parse_archive_key(found.key)
                     files.append(FileView(found.key, metadata.num_rows, found.size, found.size, parsed, gaps=gaps, part=part))
-                except (Corrupted, pa.ArrowException, OSError) as error:
+                except (Corrupted, pa.ArrowException, OSError, ValueError) as error:
                     files.append(
                         FileView(found.key, 0, None, found.size, paths.parse_archive_key(found.key), unread=f"it cannot be read ({error})")
                     )
@@ -227,9 +263,9 @@ def _stranger(view: TableView, name: str, cluster_id: str, state: TopicState, le
 
 
 def foreign_removals(view: TableView) -> tuple[Removal, ...]:
-    """Foreign snapshots of the lineage that took rows away, by their summaries."""
+    """Foreign snapshots of the table's history that took rows away, by their summaries."""
     found: list[Removal] = []
-    for snapshot in view.lineage():
+    for snapshot in view.history():
         if snapshot.operation in _FOREIGN_REMOVALS and COMMIT_ID not in snapshot.summary:
             rows = _count(snapshot.summary, "deleted-records") - _count(snapshot.summary, "added-records")
             if rows > 0:

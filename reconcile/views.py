@@ -17,6 +17,16 @@ Kind = Literal["none", "parquet", "iceberg"]
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """Stable offsets [low, high) that no archive holds and whose intake file is not there as the log says."""
+
+    low: int
+    high: int
+    why: str
+    """Which file, and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionView:
     """One topic partition according to the intake log and the ledger."""
 
@@ -31,6 +41,10 @@ class PartitionView:
     """The ledger's: archived without a hole up to here."""
     pending: tuple[Range, ...] = ()
     """Ranges that the ledger has written and not yet seen in the table."""
+    lost: tuple[Lost, ...] = ()
+    """What was sent and can neither be archived nor read any more."""
+    doubts: tuple[str, ...] = ()
+    """Why log and data folder do not seem to belong together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,8 @@ class FileView:
     """Offsets per partition as read from the file's rows (a range for each run; doubled offsets twice); None if they were not read."""
     unread: str | None = None
     """Why the rows were not read, though they had to be."""
+    rows_in_file: int | None = None
+    """Number of rows by the file's own footer; None if it was not read."""
     part: Range | None = None
     """Of an archive without a table: the part of its range that a reader takes from it. None: all of it."""
 
@@ -93,11 +109,17 @@ class TopicView:
     """Everything the audit knows of one topic."""
 
     topic: str
-    topic_id: TopicId
+    topic_id: TopicId | None
+    """None if nothing tells it: a topic that the intake log has lost."""
     kind: Kind
     partitions: tuple[PartitionView, ...]
+    """Those that were asked for."""
     table: TableState | None = None
     """None if there is no table, or none that is this topic's own; `absent` says why where rows should be."""
     absent: str | None = None
     unreadable: str | None = None
     """Why the table could not be looked at; then nothing can be told."""
+    count: int | None = None
+    """How many partitions the topic has; None: as many as are viewed."""
+    stray: bool = False
+    """The topic is only known by what lies in the data folder."""

@@ -17,7 +17,7 @@ from archiver.spark_session import SparkSessions
 from tests.support.deployment import Deployment, jsonl, sample_records
 from tests.support.golden import GOLDEN, golden_place
 
-KEPT_OUT = (".spool", "metadata.db.lease")
+KEPT_OUT = (".spool", "metadata.db.lease", "tmp")
 
 
 def main(version: str) -> None:

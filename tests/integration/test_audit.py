@@ -17,6 +17,7 @@ from archiver.ids import TopicId
 from archiver.jobs.refined import WrittenFile
 from archiver.ledger.views import PendingFile, WrittenEvent
 from archiver.objects import paths
+from archiver.stream.seal import UNSEALED, seal
 from reconcile.observe import foreign_removals
 from tests.support.audited import CLUSTER, TABLE, World, verdicts
 
@@ -241,7 +242,12 @@ def test_archive_without_a_table_that_lacks_rows(world: World) -> None:
     path.unlink()
     with pq.ParquetWriter(path, rows.schema, store_schema=False) as writer:
         writer.write_table(rows)
-        writer.add_key_value_metadata({name.decode(): text.decode() for name, text in metadata.items() if name.startswith(b"archiver.")})
+        footer = {name.decode(): text.decode() for name, text in metadata.items() if name.startswith(b"archiver.")}
+        writer.add_key_value_metadata({**footer, "archiver.footer_sha256": UNSEALED})
+    document = world.audit()
+    assert verdicts(document) == ["unknown", "valid"], "a footer without its checksum is not believed"
+    with path.open("r+b") as file:
+        seal(file)
     document = world.audit()
     assert verdicts(document) == ["invalid", "valid"]
 
