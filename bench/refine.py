@@ -337,7 +337,7 @@ def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
         "cpu_ratio_to_tuned": _ratio(cpu["tuned"], cpu["ours"]),
         "wanted_ratio": WANTED_RATIO,
         "load_average": os.getloadavg(),
-        "machine": {"cpus": os.cpu_count(), "system": platform.platform()},
+        "machine": {"cpus": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark")}},
     }
 

@@ -23,6 +23,8 @@ from intake.records import HEADERS, TIMESTAMP
 
 FORMAT_KEY = "archiver.intake_format"
 FORMAT = "1"
+INTAKE_ZSTD_LEVEL = -1
+"""Measured on half random, half repeating values: a fifth faster than level 1 for 3 % more bytes. Not part of the format."""
 FOOTER_TAIL_BYTES = 8
 """After the footer: its length (4 bytes, little-endian) and the magic `PAR1`."""
 
@@ -112,7 +114,7 @@ def _parquet_writer(sink: pa.NativeFile) -> pq.ParquetWriter:
         sink,
         INTAKE_SCHEMA,
         compression="zstd",
-        compression_level=1,
+        compression_level=INTAKE_ZSTD_LEVEL,
         use_dictionary=["topic", "partition", "headers.list.element.key"],
         column_encoding={
             "event_timestamp": "DELTA_BINARY_PACKED",
