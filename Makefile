@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast check format docs proto lock bench bench-refine bench-writer clean java
+.PHONY: help setup demo test test-fast sweep check format docs proto lock bench bench-refine bench-writer clean java
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ test: java $(INSTALLED)  ## Run every test (needs Java)
 
 test-fast: $(INSTALLED)  ## Run the tests that need neither Java nor much time
 	@$(BIN)/python -m pytest -m "not spark and not slow"
+
+sweep: $(INSTALLED)  ## Run the long sweeps whole, of which make test runs a share
+	@ARCHIVER_HISTORY_SEEDS=150 ARCHIVER_FLIP_SHARE=1 $(BIN)/python -m pytest --timeout=3600 \
+		tests/integration/test_random_histories.py tests/integration/test_altered_archive.py
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, tidy rules, generated files
 	$(BIN)/ruff format --check .

@@ -1,10 +1,12 @@
 """A program of its own: refines incompressible records and prints by how many MiB the process grew.
 
-`python -m tests.support.refine_memory FOLDER BUFFER_BYTES ROW_GROUP_BYTES`.
+`python -m tests.support.refine_memory FOLDER` makes the records; with `BUFFER_BYTES ROW_GROUP_BYTES` behind it, another process refines
+them, so that its peak is refinement's alone.
 """
 
 from __future__ import annotations
 
+import pickle
 import resource
 import sys
 from pathlib import Path
@@ -52,15 +54,19 @@ def fill(intake: Intake) -> Any:
     return topic
 
 
-def main(folder: str, buffer_bytes: str, row_group_bytes: str) -> None:
-    """Fill, refine, print."""
-    intake = Intake(LocalObjectStore(Path(folder)))
-    topic = fill(intake)
-    pa.default_memory_pool().release_unused()
+def main(folder: str, *bounds: str) -> None:
+    """Fill the folder, or refine what is in it and print."""
+    plans_file = Path(folder) / "plans.pickle"
+    if not bounds:
+        intake = Intake(LocalObjectStore(Path(folder) / "data"))
+        topic = fill(intake)
+        plans_file.write_bytes(pickle.dumps([plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)]))
+        return
+    plans = pickle.loads(plans_file.read_bytes())
+    options = RefineOptions(buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]))
+    task = task_of(Intake(LocalObjectStore(Path(folder) / "data")), plans, options=options)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    plans = [plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)]
-    options = RefineOptions(buffer_bytes=int(buffer_bytes), row_group_bytes=int(row_group_bytes))
-    for result in run_bundle(task_of(intake, plans, options=options)):
+    for result in run_bundle(task):
         assert result.error is None, result.why
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     print(grown // (1024 * 1024 if sys.platform == "darwin" else 1024))

@@ -62,7 +62,7 @@ def test_unknown_sends_exit_2(tmp_path: Path) -> None:
     assert [(item["offset"], item["outcome"]) for item in done.lines()] == [(None, "unknown")] * 3
     done = deployment.cli("produce", stdin=jsonl(SENT[:3]), armed="writer.append.after=unknown")
     assert done.code == 2
-    assert "3 unknown" in done.out
+    assert "3 of unknown outcome" in done.out
     assert done.err.count("unknown:") == 3
 
 
