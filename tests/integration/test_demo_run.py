@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from archiver import Reader
 from archiver.assemble import open_application
 from archiver.catalog.tables import LiveFile, TableView
 from archiver.clock import ManualClock, SystemClock
@@ -137,6 +138,11 @@ def test_the_real_parts_carry_it_twice(tmp_path: Path) -> None:
         assert "Audit: valid (19 topic partitions" in page
         assert f"archiver consume -c {report.configuration}" in page
         assert json.loads(json.dumps(report.to_json()))["verdict"] == "valid"
+        with Reader(report.configuration) as reader:
+            for table in report.tables:
+                records = list(reader.read(table.topic))
+                assert len(records) == table.rows, "maps, lists, enums and times come back out of the archives"
+                assert {record.source for record in records} == {"archive"}
     assert [line for line in lines if line.startswith("[")][:2] == [
         "[1/5] reading the source data",
         "[2/5] sending it through the intake writer",
