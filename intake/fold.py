@@ -1,67 +1,39 @@
-"""The fold of the intake log: from entries to topics, offsets and backlog.
+"""The fold of the intake log: from entries to topics, offsets, producers, transactions and backlog.
 
-Pure, deterministic: whoever applies the same entries has the same state. Promises that a refused entry changes nothing. Never reads a
-file or a clock.
+Pure, deterministic: whoever applies the same entries has the same state. Promises that an entry which is refused with an error changes
+nothing; a segment that does not count (a repetition, a fenced producer) changes nothing either, and its neighbours in the entry go on.
+Never reads a file or a clock.
 
 Ingest time. A record's ingest time is the running maximum of accept times over its partition, and never before the newest tick that
 stands earlier in the log. `SegmentRef.floor_us` carries that maximum to the beginning of each segment, so the ingest time of a segment's
 record is max(`floor_us`, accept times of the segment up to and with that record).
+
+Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at or beyond the first offset
+of an open transaction is stable.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
 from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicId, TopicPartition
+from archiver.objects.paths import parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
+from intake.partition_state import Gap, PartitionState, merged
+from intake.producers import Producer, Producers, Refusal, Repeated, Run, Stamp
+from intake.segments import FileRef, SegmentRef
+from intake.transactions import OpenTransaction, Transactions
 
-ENTRY_FORMAT = 1
-NO_TIME_US = 0
-"""The floor of a partition that has seen no record and no tick."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileRef:
-    """An intake file that the log names."""
-
-    log_index: int
-    key: str
-    size: int
-    """Bytes."""
-    footer_sha256: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentRef:
-    """Consecutive records of one topic partition and where they are."""
-
-    file: FileRef
-    row_group: int
-    first_row: int
-    """Inside the row group."""
-    rows: int
-    base: int
-    """Offset of the first record."""
-    raw_bytes: int
-    accept_max_us: int
-    floor_us: int
-    """No record of the segment has an ingest time before this."""
-
-    @property
-    def end(self) -> int:
-        """One past the last offset."""
-        return self.base + self.rows
-
-    @property
-    def ingest_max_us(self) -> int:
-        """Ingest time of the last record."""
-        return max(self.floor_us, self.accept_max_us)
+ENTRY_FORMATS = (1, 2)
+"""Format 2 has producers, transactions and barriers."""
+IDS_REMEMBERED = 65_536
+"""Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +46,32 @@ class TopicState:
     created_us: int
 
 
-Placed = tuple[TopicPartition, SegmentRef]
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of one segment of an entry."""
+
+    tp: TopicPartition
+    rows: int
+    runs: tuple[Run, ...]
+    """Where its records are, in their order; of a repetition, where the originals are. Empty if it was refused."""
+    segment: SegmentRef | None
+    """What it added to the backlog; None for a repetition and for one that was refused."""
+    refusal: Refusal | None = None
 
 
-@dataclass(slots=True)
-class _Partition:
-    segments: list[SegmentRef] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an entry brought about."""
 
-    @property
-    def next_offset(self) -> int:
-        return self.ends[-1] if self.ends else 0
+    landed: tuple[Landed, ...] = ()
+    """Of a file: its segments, in the order of the entry."""
+    refusal: Refusal | None = None
+    """Of a marker: why it touched nothing."""
+    producer: tuple[int, int] | None = None
+    """Of a producer that was opened: its id and epoch."""
+
+
+NOTHING = Applied()
 
 
 class IntakeFold:
@@ -93,11 +80,16 @@ class IntakeFold:
     def __init__(self) -> None:
         self._next_index = 0
         self._cluster_id: str | None = None
-        self._tick_us = NO_TIME_US
-        self._newest_us = NO_TIME_US
+        self._tick_us = 0
+        self._newest_us = 0
+        self._newest_key = ""
+        self._barrier_ms = 0
         self._by_name: dict[str, TopicState] = {}
         self._by_id: dict[TopicId, TopicState] = {}
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, PartitionState] = {}
+        self._producers = Producers()
+        self._transactions = Transactions()
+        self._ids: deque[bytes] = deque(maxlen=IDS_REMEMBERED)
 
     @property
     def next_index(self) -> int:
@@ -120,6 +112,16 @@ class IntakeFold:
         return self._newest_us
 
     @property
+    def newest_key(self) -> str:
+        """The greatest key of an intake file in the log; empty before the first."""
+        return self._newest_key
+
+    @property
+    def barrier_ms(self) -> int:
+        """A later entry counts for nothing if its file was written before this; 0 before the first barrier."""
+        return self._barrier_ms
+
+    @property
     def topics_by_name(self) -> Mapping[str, TopicState]:
         """Every topic, in order of declaration."""
         return MappingProxyType(self._by_name)
@@ -129,47 +131,47 @@ class IntakeFold:
         """Every topic, in order of declaration."""
         return MappingProxyType(self._by_id)
 
+    @property
+    def producers(self) -> Producers:
+        """The idempotent producers that are not forgotten; only the fold changes them."""
+        return self._producers
+
+    @property
+    def transactions(self) -> Transactions:
+        """The open transactions; only the fold changes them."""
+        return self._transactions
+
     def next_offset(self, tp: TopicPartition) -> int:
         """The offset the partition's next record will get; `NotFound` if there is no such partition."""
-        return self._partition(tp).next_offset
+        return self.partition(tp).next_offset
 
     def stable_offset(self, tp: TopicPartition) -> int:
-        """Nothing at or beyond it is archived; the end of the partition, for there are no transactions in this version."""
-        return self._partition(tp).next_offset
+        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end of the partition."""
+        stable = self.partition(tp).next_offset
+        for transaction in self._transactions:
+            first = transaction.first_offset(tp)
+            if first is not None and first < stable:
+                stable = first
+        return stable
+
+    def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
+        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds it back."""
+        stable = self.stable_offset(tp)
+        return next((one for one in self._transactions if one.first_offset(tp) == stable), None)
 
     def segments(self, tp: TopicPartition, start: int = 0) -> Sequence[SegmentRef]:
-        """The segments that reach beyond offset `start`, in offset order; `NotFound` if there is no such partition."""
-        held = self._partition(tp)
-        return held.segments[bisect_right(held.ends, start) :]
+        """The segments held here that reach beyond offset `start`, in offset order, without those of aborted transactions.
 
-    def apply(self, index: int, data: bytes) -> tuple[Placed, ...]:
-        """Take in the entry at `index`; returns the segments it brought, in its order.
-
-        Raises `Halt` for an entry of an unknown format or out of turn, `Corrupted` for one that contradicts itself or the log before it.
+        What lies below `shelved_to` of the partition is in shelves (`intake.backlog`). `NotFound` if there is no such partition.
         """
-        if index != self._next_index:
-            raise Halt(f"intake log: entry {index} was offered to a fold that expects entry {self._next_index}")
-        entry = parse_entry(index, data)
-        placed: tuple[Placed, ...] = ()
-        body = entry.WhichOneof("body")
-        if body == "topic":
-            self._declare(index, entry.topic)
-        elif body == "file":
-            placed = self._place(index, entry.file)
-            for tp, segment in placed:
-                held = self._partitions[tp]
-                held.segments.append(segment)
-                held.ends.append(segment.end)
-                self._newest_us = max(self._newest_us, segment.accept_max_us)
-        elif body == "cluster":
-            self._bind(index, entry.cluster)
-        else:
-            self._tick_us = max(self._tick_us, entry.tick.time_us)
-            self._newest_us = max(self._newest_us, self._tick_us)
-        self._next_index = index + 1
-        return placed
+        return self.partition(tp).from_offset(start)
 
-    def _partition(self, tp: TopicPartition) -> _Partition:
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        """The offsets in [start, end) that belong to aborted transactions, as far as they are held here; merged, ascending."""
+        return merged(self.partition(tp).gaps, start, end)
+
+    def partition(self, tp: TopicPartition) -> PartitionState:
+        """The state of a partition, which only the fold changes; `NotFound` if there is none."""
         held = self._partitions.get(tp)
         if held is None:
             topic = self._by_id.get(tp[0])
@@ -177,6 +179,43 @@ class IntakeFold:
                 raise NotFound(f"there is no topic with the id {tp[0]}")
             raise NotFound(f"topic {topic.name} has no partition {tp[1]}; it has {topic.partitions}, numbered from 0")
         return held
+
+    def entry_id(self, index: int) -> bytes | None:
+        """The id of the entry at `index`; None if it is not remembered (any more) or not applied yet."""
+        place = index - (self._next_index - len(self._ids))
+        return self._ids[place] if 0 <= place < len(self._ids) else None
+
+    def apply(self, index: int, data: bytes) -> Applied:
+        """Take in the entry at `index`.
+
+        Raises `Halt` for an entry of an unknown format or out of turn, `Corrupted` for one that contradicts itself or the log before it.
+        """
+        if index != self._next_index:
+            raise Halt(f"intake log: entry {index} was offered to a fold that expects entry {self._next_index}")
+        entry = parse_entry(index, data)
+        body = entry.WhichOneof("body")
+        applied = NOTHING
+        if body == "file":
+            self._check_file(index, entry.file)
+            applied = self._place(index, entry.file)
+        elif body == "topic":
+            self._declare(index, entry.topic)
+        elif body == "cluster":
+            self._bind(index, entry.cluster)
+        elif body == "producer":
+            applied = self._open_producer(index, entry.producer)
+        elif body == "transaction":
+            applied = self._end_transaction(entry.transaction)
+        elif body == "barrier":
+            self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
+        elif body == "forgotten":
+            self._producers.forget(entry.forgotten.idle_since_us, self._transactions.busy)
+        else:
+            self._tick_us = max(self._tick_us, entry.tick.time_us)
+            self._newest_us = max(self._newest_us, self._tick_us)
+        self._ids.append(entry.id)
+        self._next_index = index + 1
+        return applied
 
     def _bind(self, index: int, bound: pb.ClusterBound) -> None:
         cluster_id = bound.cluster_id.hex()
@@ -196,46 +235,179 @@ class IntakeFold:
             return  # somebody was first: a double is void
         topic = TopicState(topic_id, declared.name, declared.partitions, declared.created_us)
         for number in range(declared.partitions):
-            self._partitions[topic_id, number] = _Partition()
+            self._partitions[topic_id, number] = PartitionState()
         self._by_id[topic_id] = topic
         self._by_name[declared.name] = topic
 
-    def _place(self, index: int, file: pb.IntakeFile) -> tuple[Placed, ...]:
-        """The entry's segments with their offsets and floors; changes nothing."""
+    # files
+
+    def _check_file(self, index: int, file: pb.IntakeFile) -> None:
+        """Raise `Corrupted` unless every segment has its place; changes nothing."""
         if not file.key or len(file.footer_sha256) != 32:
             raise Corrupted(f"intake log: entry {index} names a file without a key or digest; restore the log")
-        ref = FileRef(index, file.key, file.size, file.footer_sha256)
-        placed: list[Placed] = []
-        newest: dict[TopicPartition, SegmentRef] = {}
         for group in file.topics:
-            topic_id = TopicId(group.topic_id.hex())
-            topic = self._by_id.get(topic_id)
+            topic = self._by_id.get(TopicId(group.topic_id.hex()))
             if topic is None:
-                raise Corrupted(f"intake log: entry {index} ({file.key}) holds records of a topic {topic_id} that was never declared")
+                raise Corrupted(
+                    f"intake log: entry {index} ({file.key}) holds records of a topic {group.topic_id.hex()} that was never declared"
+                )
             for segment in group.segments:
                 if segment.partition >= topic.partitions or segment.rows == 0:
                     raise Corrupted(
                         f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
                     )
-                tp = (topic_id, segment.partition)
-                newest[tp] = self._follow(ref, tp, newest.get(tp), segment)
-                placed.append((tp, newest[tp]))
-        return tuple(placed)
 
-    def _follow(self, ref: FileRef, tp: TopicPartition, earlier: SegmentRef | None, segment: pb.Segment) -> SegmentRef:
-        held = self._partitions[tp].segments
-        before = earlier if earlier is not None else held[-1] if held else None
-        return SegmentRef(
+    def _place(self, index: int, file: pb.IntakeFile) -> Applied:
+        ref = FileRef(index, file.key, file.size, file.footer_sha256)
+        behind = self._is_behind_barrier(file.key)
+        landed: list[Landed] = []
+        for group in file.topics:
+            topic_id = TopicId(group.topic_id.hex())
+            for segment in group.segments:
+                tp = (topic_id, segment.partition)
+                if behind:
+                    landed.append(Landed(tp, segment.rows, (), None, "barrier"))
+                elif segment.HasField("producer"):
+                    landed.append(self._place_batch(ref, tp, segment))
+                else:
+                    landed.append(self._place_segment(ref, tp, segment))
+        self._newest_key = max(self._newest_key, file.key)
+        return Applied(tuple(landed))
+
+    def _is_behind_barrier(self, key: str) -> bool:
+        if not self._barrier_ms:
+            return False
+        parsed = parse_intake_key(key)
+        return parsed is None or parsed.written_ms < self._barrier_ms
+
+    def _place_batch(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
+        """A producer's batch: appended, unless it is here already or does not count."""
+        stated = segment.producer
+        stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional)
+        verdict = self._producers.judge(tp, stamp, segment.rows)
+        if isinstance(verdict, Repeated):
+            return Landed(tp, segment.rows, verdict.runs, None)
+        if verdict is not None:
+            return Landed(tp, segment.rows, (), None, verdict)
+        landed = self._place_segment(ref, tp, segment)
+        assert landed.segment is not None, "a segment without a producer is never refused"
+        self._producers.appended(tp, stamp, segment.rows, landed.segment.base, segment.accept_max_us)
+        if stamp.transactional:
+            self._transactions.wrote(self._transaction(stamp, segment.accept_max_us), tp, landed.segment.base, landed.segment.end)
+        return landed
+
+    def _transaction(self, stamp: Stamp, time_us: int) -> OpenTransaction:
+        """The open transaction of the batch's producer, which the batch begins if there is none."""
+        transaction = self._transactions.get(stamp.producer_id)
+        if transaction is None:
+            producer = self._producers.get(stamp.producer_id)
+            assert producer is not None, "the batch was judged before"
+            deadline_us = time_us + producer.transaction_timeout_us
+            transaction = OpenTransaction(stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us)
+            self._transactions.add(transaction)
+        return transaction
+
+    def _place_segment(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
+        held = self._partitions[tp]
+        placed = SegmentRef(
             file=ref,
             row_group=segment.row_group,
             first_row=segment.first_row,
             rows=segment.rows,
-            base=before.end if before is not None else 0,
+            base=held.next_offset,
             raw_bytes=segment.raw_bytes,
             accept_max_us=segment.accept_max_us,
-            floor_us=max(self._tick_us, before.ingest_max_us if before is not None else NO_TIME_US),
+            floor_us=max(self._tick_us, held.ingest_max_us),
         )
+        held.append(placed)
+        self._newest_us = max(self._newest_us, placed.accept_max_us)
+        return Landed(tp, placed.rows, ((placed.base, placed.rows),), placed)
+
+    # producers and transactions
+
+    def _open_producer(self, index: int, opened: pb.ProducerOpened) -> Applied:
+        known = self._producers.named(opened.transactional_id)
+        if known is not None:
+            self._close(known.producer_id, commit=False)
+        producer = self._producers.open(index, opened.transactional_id, opened.transaction_timeout_us, opened.time_us)
+        return Applied(producer=(producer.producer_id, producer.epoch))
+
+    def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
+        producer = self._producers.get(ended.producer_id)
+        if producer is None or ended.epoch > producer.epoch:
+            return Applied(refusal="unknown_producer")
+        if ended.epoch < producer.epoch:
+            return Applied(refusal="fenced")
+        if not producer.transactional_id:
+            return Applied(refusal="wrong_kind")
+        self._close(producer.producer_id, commit=ended.commit)
+        producer.last_used_us = max(producer.last_used_us, ended.time_us)
+        if ended.fence:
+            self._producers.fence(producer)
+        return NOTHING
+
+    def _close(self, producer_id: int, *, commit: bool) -> None:
+        """End the producer's open transaction, if it has one; aborted records become gaps."""
+        transaction = self._transactions.close(producer_id)
+        if transaction is None or commit:
+            return
+        for tp, ranges in transaction.ranges.items():
+            self._partitions[tp].abort(ranges)
+
+    # checkpoints
+
+    def restore(self, state: FoldState) -> None:
+        """Become the fold of a checkpoint; only a fold that has applied nothing may."""
+        assert self._next_index == 0, "a fold is restored before it applies anything"
+        self._next_index = state.next_index
+        self._cluster_id = state.cluster_id
+        self._tick_us = state.tick_us
+        self._newest_us = state.newest_us
+        self._newest_key = state.newest_key
+        self._barrier_ms = state.barrier_ms
+        for topic in state.topics:
+            self._by_id[topic.topic_id] = topic
+            self._by_name[topic.name] = topic
+        self._partitions.update(state.partitions)
+        for producer in state.producers:
+            self._producers.add(producer)
+        for transaction in state.transactions:
+            self._transactions.add(transaction)
+        self._ids.extend(state.ids)
+
+    def state(self) -> FoldState:
+        """Everything this fold knows, for a checkpoint. Not a copy: it is of use until the next entry is applied."""
+        return FoldState(
+            next_index=self._next_index,
+            cluster_id=self._cluster_id,
+            tick_us=self._tick_us,
+            newest_us=self._newest_us,
+            newest_key=self._newest_key,
+            barrier_ms=self._barrier_ms,
+            topics=tuple(self._by_id.values()),
+            partitions=self._partitions,
+            producers=tuple(self._producers),
+            transactions=tuple(self._transactions),
+            ids=self._ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FoldState:
+    """What a checkpoint keeps of a fold."""
+
+    next_index: int
+    cluster_id: str | None
+    tick_us: int
+    newest_us: int
+    newest_key: str
+    barrier_ms: int
+    topics: Sequence[TopicState]
+    partitions: Mapping[TopicPartition, PartitionState]
+    producers: Sequence[Producer]
+    transactions: Sequence[OpenTransaction]
+    ids: Iterable[bytes]
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
@@ -244,8 +416,19 @@ def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
         entry = pb.IntakeEntry.FromString(data)
     except DecodeError as error:
         raise Corrupted(f"intake log: entry {index} is not an intake entry ({len(data)} bytes); restore the log") from error
-    if entry.format != ENTRY_FORMAT or entry.WhichOneof("body") is None:
+    if entry.format not in ENTRY_FORMATS or entry.WhichOneof("body") is None:
         raise Halt(
-            f"intake log: entry {index} has the format {entry.format}, this version knows {ENTRY_FORMAT}; upgrade before reading this log"
+            f"intake log: entry {index} has the format {entry.format}, this version knows {ENTRY_FORMATS[-1]}; "
+            "upgrade before reading this log"
         )
     return entry
+
+
+def format_of(entry: pb.IntakeEntry) -> int:
+    """The format of an entry that is about to be written: 2 only if it needs what came with 2, so that older readers go on as long as
+    nothing is there that they would misread.
+    """
+    if entry.WhichOneof("body") not in ("topic", "file", "tick", "cluster"):
+        return 2
+    stamped = any(segment.HasField("producer") for group in entry.file.topics for segment in group.segments)
+    return 2 if stamped else 1

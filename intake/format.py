@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.ids import TopicId
+from intake.producers import Stamp
 from intake.records import HEADERS, TIMESTAMP
 
 FORMAT_KEY = "archiver.intake_format"
@@ -60,6 +61,8 @@ class SegmentRows:
     rows: int
     raw_bytes: int
     accept_max_us: int
+    stamp: Stamp | None = None
+    """Whose batch it is; None: the records of no idempotent producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class PlacedSegment:
     rows: int
     raw_bytes: int
     accept_max_us: int
+    stamp: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,14 @@ def write_intake_file(rows: pa.Table, segments: Sequence[SegmentRows], row_group
             for segment in group:
                 placed.append(
                     PlacedSegment(
-                        segment.topic_id, segment.partition, row_group, first_row, segment.rows, segment.raw_bytes, segment.accept_max_us
+                        segment.topic_id,
+                        segment.partition,
+                        row_group,
+                        first_row,
+                        segment.rows,
+                        segment.raw_bytes,
+                        segment.accept_max_us,
+                        segment.stamp,
                     )
                 )
                 first_row += segment.rows

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 
 from archiver.errors import Corrupted, Halt, NotFound
 from archiver.objects.store import ObjectStore
-from intake.fold import FileRef, SegmentRef
 from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
 from intake.layout import concat_batches
+from intake.segments import FileRef, SegmentRef
 
 _MAGIC = b"PAR1"
 _FOOTER_GUESS_BYTES = 64 * 1024

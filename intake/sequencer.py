@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -20,8 +20,10 @@ from archiver.ids import IdSource, new_entry_id, new_topic_id
 from archiver.log.settle import append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import ENTRY_FORMAT, IntakeFold, Placed, TopicState
+from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, format_of
 from intake.format import PlacedSegment
+from intake.producers import Refusal, Stamp
+from intake.transactions import OpenTransaction
 
 TOPIC_NAME_BYTES_MAX = 249
 PARTITIONS_MAX = 100_000
@@ -112,14 +114,76 @@ class Sequencer:
             )
         return topic
 
-    def append_file(self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> tuple[Placed, ...]:
-        """Name an uploaded intake file in the log: from here on its records exist. Returns its segments with their offsets, in order.
+    def append_file(self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> tuple[Landed, ...]:
+        """Name an uploaded intake file in the log. Returns what became of its segments, in order: from here on the records of those that
+        landed exist, at the offsets that stand there.
 
         Raises `OutcomeUnknown` if the entry may or may not be there; after any other error of ours it certainly is not.
         """
         file = file_entry(key, size, footer_sha256, segments)
         with self._lock:
-            return self._append(pb.IntakeEntry(file=file))
+            return self._append(pb.IntakeEntry(file=file)).landed
+
+    def open_producer(self, transactional_id: str, transaction_timeout_us: int) -> tuple[int, int]:
+        """Open a producer; returns its id and its epoch.
+
+        With a transactional id (else ""), whoever had it before is fenced, and what that one left open is aborted. Raises
+        `OutcomeUnknown` if the entry may or may not be there: then open it again, an unused producer is forgotten in time.
+        """
+        opened = pb.ProducerOpened(
+            transactional_id=transactional_id, transaction_timeout_us=transaction_timeout_us, time_us=self._clock.now_us()
+        )
+        with self._lock:
+            self._read_on()
+            producer = self._append(pb.IntakeEntry(producer=opened)).producer
+        assert producer is not None, "the fold names every producer that is opened"
+        return producer
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
+        """Commit or abort the producer's open transaction; None, or why the marker touched nothing.
+
+        Raises `OutcomeUnknown` if the marker may or may not be there.
+        """
+        ended = pb.TransactionEnded(producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us())
+        with self._lock:
+            self._read_on()
+            return self._append(pb.IntakeEntry(transaction=ended)).refusal
+
+    def end_overdue(self, now_us: int) -> list[OpenTransaction]:
+        """Abort the transactions whose time is over, and fence their producers; returns those that were."""
+        with self._lock:
+            self._read_on()
+            overdue = [one for one in self._fold.transactions if one.deadline_us <= now_us]
+            for transaction in overdue:
+                self._end_overdue(transaction, now_us)
+        return overdue
+
+    def _end_overdue(self, transaction: OpenTransaction, now_us: int) -> None:
+        """Nothing is appended if somebody else ended it meanwhile: the producer may have begun its next one."""
+        ended = pb.TransactionEnded(producer_id=transaction.producer_id, epoch=transaction.epoch, commit=False, fence=True, time_us=now_us)
+        self._append(
+            pb.IntakeEntry(transaction=ended),
+            wanted=lambda: any(
+                (one.producer_id, one.started_us) == (transaction.producer_id, transaction.started_us) for one in self._fold.transactions
+            ),
+        )
+
+    def forget_producers(self, idle_since_us: int) -> int:
+        """Forget the producers last heard of before that; returns how many. Nothing is appended if there are none."""
+        with self._lock:
+            self._read_on()
+            before = len(self._fold.producers)
+            busy = self._fold.transactions.busy
+            if any(one.last_used_us < idle_since_us and one.producer_id not in busy for one in self._fold.producers):
+                self._append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=idle_since_us)))
+            return before - len(self._fold.producers)
+
+    def raise_barrier(self, written_before_ms: int) -> None:
+        """Promise that no file written before that comes into the log any more; nothing is appended if a later barrier stands."""
+        with self._lock:
+            self._read_on()
+            if written_before_ms > self._fold.barrier_ms:
+                self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
     def tick(self, now_us: int) -> int:
         """Promise that nothing later in the log has an ingest time before `now_us`; returns the newest tick, which may be later."""
@@ -131,8 +195,9 @@ class Sequencer:
                 failpoints.reach("tick.append.after")
             return self._fold.tick_us
 
-    def _append(self, entry: pb.IntakeEntry) -> tuple[Placed, ...]:
-        entry.format = ENTRY_FORMAT
+    def _append(self, entry: pb.IntakeEntry, wanted: Callable[[], bool] = lambda: True) -> Applied:
+        """Put the entry at the tail; what it brought about. Given up, without an error, as soon as the state says it is not `wanted`."""
+        entry.format = format_of(entry)
         entry.id = new_entry_id(self._ids)
         data = entry.SerializeToString(deterministic=True)
         if len(data) > self._settings.entry_bytes_max:
@@ -142,6 +207,8 @@ class Sequencer:
             if race:
                 self._clock.sleep(self._jitter_s(race))
                 self._read_on()
+            if not wanted():
+                return NOTHING
             index = self._fold.next_index
             try:
                 outcome = self._settle(index, data)
@@ -221,6 +288,7 @@ def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[Pla
                     rows=segment.rows,
                     raw_bytes=segment.raw_bytes,
                     accept_max_us=segment.accept_max_us,
+                    producer=batch_entry(segment.stamp),
                 )
                 for segment in group
             ],
@@ -228,3 +296,10 @@ def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[Pla
         for topic_id, group in groupby(segments, key=lambda segment: segment.topic_id)
     ]
     return pb.IntakeFile(key=key, size=size, footer_sha256=footer_sha256, topics=topics)
+
+
+def batch_entry(stamp: Stamp | None) -> pb.ProducerBatch | None:
+    """Whose batch a segment is, as the entry says it."""
+    if stamp is None:
+        return None
+    return pb.ProducerBatch(producer_id=stamp.producer_id, epoch=stamp.epoch, sequence=stamp.sequence, transactional=stamp.transactional)

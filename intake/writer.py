@@ -244,7 +244,7 @@ class IntakeWriter:
             # No entry was tried, so whatever it was, these records are certainly not in the log.
             return none, _verdict("failed", "the intake file could not be stored", error)
         try:
-            placed = self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)
+            landed = self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)
         except OutcomeUnknown as error:
             return none, _verdict("unknown", f"nobody knows whether {key} is in the intake log", error)
         except ArchiverError as error:
@@ -253,8 +253,8 @@ class IntakeWriter:
             failpoints.reach("writer.append.after")
         except ArchiverError as error:
             return none, _verdict("unknown", f"{key} was appended, and then", error)
-        bases = np.array([segment.base for _, segment in placed], np.int64)
-        rows = np.array([segment.rows for _, segment in placed], np.int64)
+        bases = np.array([one.runs[0][0] for one in landed], np.int64)
+        rows = np.array([one.rows for one in landed], np.int64)
         firsts = flush.starts[part.first_segment : part.end_segment] - part.first_row
         return np.arange(len(none), dtype=np.int64) + np.repeat(bases - firsts, rows), OK
 

@@ -19,7 +19,7 @@ from archiver.ids import TopicId
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
-from intake.fold import FileRef, SegmentRef
+from intake.segments import FileRef, SegmentRef
 from reconcile.coverage import Range, merge, subtract
 from reconcile.views import Lost
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from archiver.errors import TopicHalted
 from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.triggers import bytes_within, rows_within
-from intake.fold import SegmentRef
+from intake.segments import SegmentRef
 
 
 @dataclass(frozen=True, slots=True)

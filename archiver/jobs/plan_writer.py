@@ -27,7 +27,7 @@ from archiver.objects.paths import archive_key, partition_value_of
 from archiver.objects.store import ObjectStore
 from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
-from intake.fold import SegmentRef
+from intake.segments import SegmentRef
 
 _ROW_OVERHEAD_BYTES = 64
 """What a record costs in memory beside its key, value and headers."""

@@ -19,7 +19,8 @@ from archiver.jobs.triggers import backlog_of, concurrent_limit, is_due
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import parse_archive_key
-from intake.fold import IntakeFold, SegmentRef
+from intake.fold import IntakeFold
+from intake.segments import SegmentRef
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
 """What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's memory."""

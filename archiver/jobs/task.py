@@ -22,8 +22,8 @@ from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
 from archiver.jobs.rows import TopicRows
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
-from intake.fold import FileRef, SegmentRef
 from intake.reader import IntakeReader
+from intake.segments import FileRef, SegmentRef
 
 _ROW_GROUP_BYTES = 1024 * 1024
 """What a small segment may pin in memory: a row group of an intake file is about this large."""

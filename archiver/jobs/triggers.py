@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from intake.fold import SegmentRef
+from intake.segments import SegmentRef
 
 if TYPE_CHECKING:  # Spark workers import plans, and so this module; they need no settings
     from archiver.settings import ArchiveSettings

@@ -7,20 +7,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick", "cluster")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     TICK_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     topic: TopicDeclared
     file: IntakeFile
     tick: Tick
     cluster: ClusterBound
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ...) -> None: ...
+    producer: ProducerOpened
+    transaction: TransactionEnded
+    barrier: Barrier
+    forgotten: ProducersForgotten
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ...) -> None: ...
 
 class ClusterBound(_message.Message):
     __slots__ = ("cluster_id",)
@@ -61,20 +69,70 @@ class TopicSegments(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("partition", "row_group", "first_row", "rows", "raw_bytes", "accept_max_us")
+    __slots__ = ("partition", "row_group", "first_row", "rows", "raw_bytes", "accept_max_us", "producer")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ROW_GROUP_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_MAX_US_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_FIELD_NUMBER: _ClassVar[int]
     partition: int
     row_group: int
     first_row: int
     rows: int
     raw_bytes: int
     accept_max_us: int
-    def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ...) -> None: ...
+    producer: ProducerBatch
+    def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., producer: _Optional[_Union[ProducerBatch, _Mapping]] = ...) -> None: ...
+
+class ProducerBatch(_message.Message):
+    __slots__ = ("producer_id", "epoch", "sequence", "transactional")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    sequence: int
+    transactional: bool
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., sequence: _Optional[int] = ..., transactional: _Optional[bool] = ...) -> None: ...
+
+class ProducerOpened(_message.Message):
+    __slots__ = ("transactional_id", "transaction_timeout_us", "time_us")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    transaction_timeout_us: int
+    time_us: int
+    def __init__(self, transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class TransactionEnded(_message.Message):
+    __slots__ = ("producer_id", "epoch", "commit", "fence", "time_us")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    commit: bool
+    fence: bool
+    time_us: int
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., commit: _Optional[bool] = ..., fence: _Optional[bool] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class Barrier(_message.Message):
+    __slots__ = ("written_before_ms",)
+    WRITTEN_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    written_before_ms: int
+    def __init__(self, written_before_ms: _Optional[int] = ...) -> None: ...
+
+class ProducersForgotten(_message.Message):
+    __slots__ = ("idle_since_us",)
+    IDLE_SINCE_US_FIELD_NUMBER: _ClassVar[int]
+    idle_since_us: int
+    def __init__(self, idle_since_us: _Optional[int] = ...) -> None: ...
 
 class Tick(_message.Message):
     __slots__ = ("time_us",)

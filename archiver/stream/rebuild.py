@@ -26,8 +26,8 @@ from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
 from archiver.stream.seal import check_seal
 from intake.digest import RecordsDigest
-from intake.fold import SegmentRef
 from intake.reader import IntakeReader
+from intake.segments import SegmentRef
 
 BATCH_ROWS = 16_384
 """Rows of an archive that are decoded at a time."""

@@ -23,7 +23,7 @@ from archiver.stream.records import StreamRecord
 from archiver.stream.seal import UNSEALED, check_seal, seal
 from archiver.stream.stream import RecordStream
 from intake.digest import RecordsDigest
-from intake.fold import SegmentRef
+from intake.segments import SegmentRef
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
 from tests.support.refining import CLUSTER, DAY, NOW, refine

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archiver.ids import TopicId
 from archiver.jobs.plan import Plan
-from intake.fold import FileRef, SegmentRef
+from intake.segments import FileRef, SegmentRef
 
 TOPIC = TopicId("a" * 32)
 

@@ -35,9 +35,12 @@ def test_offsets_follow_the_order_of_entries() -> None:
 
 def test_apply_returns_the_segments_of_the_entry_in_its_order() -> None:
     fold = folded(declared(1, "a", 2), declared(2, "b", 1), named("f1", [Run(A, 1, rows=5)]))
-    placed = fold.apply(3, named("f2", [Run(A, 1, rows=2), Run(B, 0, rows=1)]))
-    assert [(tp, segment.base, segment.file.log_index) for tp, segment in placed] == [((A, 1), 5, 3), ((B, 0), 0, 3)]
-    assert fold.apply(4, ticked(1)) == ()
+    landed = fold.apply(3, named("f2", [Run(A, 1, rows=2), Run(B, 0, rows=1)])).landed
+    assert [(one.tp, one.runs, one.segment and one.segment.file.log_index) for one in landed] == [
+        ((A, 1), ((5, 2),), 3),
+        ((B, 0), ((0, 1),), 3),
+    ]
+    assert fold.apply(4, ticked(1)).landed == ()
 
 
 def test_the_first_declaration_of_a_name_wins() -> None:
@@ -77,8 +80,8 @@ def test_the_floor_carries_the_maximum_across_files_and_ticks() -> None:
 
 
 def test_an_unknown_format_or_body_halts() -> None:
-    with pytest.raises(Halt, match=r"format 2.*upgrade"):
-        folded(pb.IntakeEntry(format=2, id=b"i" * 16, tick=pb.Tick(time_us=1)).SerializeToString())
+    with pytest.raises(Halt, match=r"format 3.*upgrade"):
+        folded(pb.IntakeEntry(format=3, id=b"i" * 16, tick=pb.Tick(time_us=1)).SerializeToString())
     with pytest.raises(Halt, match="upgrade"):
         folded(pb.IntakeEntry(format=1, id=b"i" * 16).SerializeToString())
 

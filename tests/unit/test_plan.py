@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from archiver.errors import TopicHalted
 from archiver.jobs.bundle import bundle
 from archiver.jobs.plan import Plan, plan_partition
-from intake.fold import SegmentRef
+from intake.segments import SegmentRef
 from tests.support.segments import TOPIC, segment
 
 

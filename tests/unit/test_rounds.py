@@ -19,7 +19,8 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import KilledFile, TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.settings import ArchiveSettings
-from intake.fold import IntakeFold, SegmentRef, TopicState
+from intake.fold import IntakeFold, TopicState
+from intake.segments import SegmentRef
 from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
 
 S = 1_000_000

@@ -53,7 +53,7 @@ def segment(topic_id: TopicId, rows: int = 1, partition: int = 0) -> PlacedSegme
 
 
 def append(sequencer: Sequencer, topic_id: TopicId, rows: int = 1) -> int:
-    return sequencer.append_file("intake/f", 100, b"d" * 32, [segment(topic_id, rows)])[0][1].base
+    return sequencer.append_file("intake/f", 100, b"d" * 32, [segment(topic_id, rows)])[0].runs[0][0]
 
 
 def test_a_topic_is_declared_once(bench: Bench) -> None:

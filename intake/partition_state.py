@@ -1,0 +1,76 @@
+"""One topic partition of the intake fold: how far it is, its segments in offset order, and its gaps.
+
+Pure. Segments and gaps up to `shelved_to` are not held any more: they stand in shelves (object storage). Promises that segments and gaps
+together cover the offsets from `shelved_to` to `next_offset`, each once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from intake.segments import SegmentRef
+
+Gap = tuple[int, int]
+"""Offsets [from, to) that were given to records of an aborted transaction: nobody ever sees them."""
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """State of one topic partition."""
+
+    next_offset: int = 0
+    ingest_max_us: int = 0
+    """Newest accept time so far; the running maximum goes on from here."""
+    shelved_to: int = 0
+    """Segments and gaps below this offset are in shelves."""
+    segments: list[SegmentRef] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    """Of the segments, for look-ups."""
+    gaps: list[Gap] = field(default_factory=list)
+    """Ascending; two that follow each other at once may stand apart."""
+
+    def append(self, segment: SegmentRef) -> None:
+        """The segment follows at `next_offset`."""
+        self.segments.append(segment)
+        self.ends.append(segment.end)
+        self.next_offset = segment.end
+        self.ingest_max_us = max(self.ingest_max_us, segment.ingest_max_us)
+
+    def from_offset(self, start: int) -> Sequence[SegmentRef]:
+        """The segments that reach beyond `start`."""
+        return self.segments[bisect_right(self.ends, start) :]
+
+    def abort(self, ranges: Iterable[Gap]) -> None:
+        """The records of those offsets are gone: whole segments, for a transaction never shares one."""
+        for base, end in ranges:
+            first = bisect_right(self.ends, base)
+            behind = first
+            while behind < len(self.segments) and self.segments[behind].base < end:
+                behind += 1
+            del self.segments[first:behind]
+            del self.ends[first:behind]
+            insort(self.gaps, (base, end))
+
+    def forget_below(self, offset: int) -> None:
+        """Everything below `offset` is in a shelf; a segment or gap never reaches beyond such an offset."""
+        first = bisect_right(self.ends, offset)
+        del self.segments[:first]
+        del self.ends[:first]
+        self.gaps = [gap for gap in self.gaps if gap[1] > offset]
+        self.shelved_to = max(self.shelved_to, offset)
+
+
+def merged(gaps: Iterable[Gap], start: int, end: int) -> list[Gap]:
+    """The gaps (ascending) inside [start, end), cut to it, those that touch joined."""
+    found: list[Gap] = []
+    for low, high in gaps:
+        base, until = max(low, start), min(high, end)
+        if base >= until:
+            continue
+        if found and found[-1][1] >= base:
+            found[-1] = (found[-1][0], max(until, found[-1][1]))
+        else:
+            found.append((base, until))
+    return found

@@ -1,0 +1,188 @@
+"""Idempotent producers: which batches of theirs are in the log, and where.
+
+Pure; part of the intake fold, so every reader of the log comes to the same answer. The rules are Kafka's: a producer has an id and an
+epoch, and numbers its records per topic partition from 0 in each epoch. The last five batches of a producer and partition are remembered;
+one that comes again gets the offsets it was given the first time. What Kafka has no word for: a repetition may be cut in other places than
+the original was, so it is found by its range of sequence numbers and not by its first and last.
+
+A refused batch changes nothing. Must never look at a clock: producers are forgotten by an entry of the log that says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from archiver.ids import TopicPartition
+
+SEQUENCE_COUNT = 1 << 31
+"""Sequence numbers go from 0 to one less, and begin at 0 again."""
+EPOCH_MAX = 32_767
+"""As a 16-bit number with sign; a producer that has used it up gets a new id."""
+BATCHES_REMEMBERED = 5
+
+Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wrong_kind", "barrier"]
+"""Why a segment or a marker does not count.
+
+`fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is forgotten. `out_of_order`: its
+sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody knows the offsets any more, but which is in the log.
+`wrong_kind`: a transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been deleted.
+"""
+
+Run = tuple[int, int]
+"""Offset of the first record and the number of records that follow each other there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Whose batch it is, and which."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    """Of the first record."""
+    transactional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KnownBatch:
+    """A batch that is in the log."""
+
+    sequence: int
+    rows: int
+    base: int
+    """Offset of its first record."""
+
+
+@dataclass(slots=True)
+class Producer:
+    """A producer as the log has it."""
+
+    producer_id: int
+    epoch: int
+    transactional_id: str
+    """Empty: none."""
+    transaction_timeout_us: int
+    last_used_us: int
+    batches: dict[TopicPartition, deque[KnownBatch]] = field(default_factory=dict)
+    """Of the current epoch; the newest last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A batch that is in the log already."""
+
+    runs: tuple[Run, ...]
+
+
+def after(sequence: int, rows: int) -> int:
+    """The sequence number that follows `rows` records from `sequence` on."""
+    return (sequence + rows) % SEQUENCE_COUNT
+
+
+class Producers:
+    """Every producer that is not forgotten."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Producer] = {}
+        self._by_name: dict[str, Producer] = {}
+
+    def __iter__(self) -> Iterator[Producer]:
+        return iter(self._by_id.values())
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, producer_id: int) -> Producer | None:
+        """The producer of that id; None if it was never opened or is forgotten."""
+        return self._by_id.get(producer_id)
+
+    def named(self, transactional_id: str) -> Producer | None:
+        """The producer of that transactional id."""
+        return self._by_name.get(transactional_id)
+
+    def open(self, index: int, transactional_id: str, transaction_timeout_us: int, time_us: int) -> Producer:
+        """The producer that the entry at `index` opens: a new one, or the known one with its next epoch."""
+        known = self._by_name.get(transactional_id) if transactional_id else None
+        if known is not None and self.fence(known):
+            known.transaction_timeout_us = transaction_timeout_us
+            known.last_used_us = max(known.last_used_us, time_us)
+            return known
+        producer = Producer(index, 0, transactional_id, transaction_timeout_us, time_us)
+        self.add(producer)
+        return producer
+
+    def add(self, producer: Producer) -> None:
+        """Take in a producer as it is (from a checkpoint)."""
+        self._by_id[producer.producer_id] = producer
+        if producer.transactional_id:
+            self._by_name[producer.transactional_id] = producer
+
+    def fence(self, producer: Producer) -> bool:
+        """Refuse the batches of the producer's present epoch from here on.
+
+        It gets the next epoch; with none left it is forgotten, and the answer is False.
+        """
+        if producer.epoch == EPOCH_MAX:
+            self._remove(producer)
+            return False
+        producer.epoch += 1
+        producer.batches.clear()
+        return True
+
+    def forget(self, idle_since_us: int, busy: frozenset[int]) -> None:
+        """Forget the producers last heard of before that, but for those in `busy`."""
+        for producer in [one for one in self._by_id.values() if one.last_used_us < idle_since_us and one.producer_id not in busy]:
+            self._remove(producer)
+
+    def _remove(self, producer: Producer) -> None:
+        del self._by_id[producer.producer_id]
+        if producer.transactional_id:
+            del self._by_name[producer.transactional_id]
+
+    def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
+        """May the batch be appended: None if it may; else where it is already, or why it does not count."""
+        producer = self._by_id.get(stamp.producer_id)
+        if producer is None or stamp.epoch > producer.epoch:
+            return "unknown_producer"
+        if stamp.epoch < producer.epoch:
+            return "fenced"
+        if stamp.transactional != bool(producer.transactional_id):
+            return "wrong_kind"
+        known = producer.batches.get(tp)
+        if not known:
+            return None if stamp.sequence == 0 else "out_of_order"
+        newest = known[-1]
+        behind = (after(newest.sequence, newest.rows) - stamp.sequence) % SEQUENCE_COUNT
+        if behind == 0:
+            return None
+        if behind > SEQUENCE_COUNT // 2 or rows > behind:
+            return "out_of_order"  # a gap, or some of it is new
+        runs = _runs(known, stamp.sequence, rows)
+        return "forgotten" if runs is None else Repeated(runs)
+
+    def appended(self, tp: TopicPartition, stamp: Stamp, rows: int, base: int, time_us: int) -> None:
+        """The batch, judged before, is in the log from offset `base` on."""
+        producer = self._by_id[stamp.producer_id]
+        known = producer.batches.get(tp)
+        if known is None:
+            known = producer.batches[tp] = deque(maxlen=BATCHES_REMEMBERED)
+        known.append(KnownBatch(stamp.sequence, rows, base))
+        producer.last_used_us = max(producer.last_used_us, time_us)
+
+
+def _runs(known: deque[KnownBatch], sequence: int, rows: int) -> tuple[Run, ...] | None:
+    """Where the records with these sequence numbers are; None if not all of them are remembered."""
+    runs: list[Run] = []
+    for batch in known:
+        if rows == 0:
+            break
+        inside = (sequence - batch.sequence) % SEQUENCE_COUNT
+        if inside >= batch.rows:
+            continue
+        taken = min(rows, batch.rows - inside)
+        runs.append((batch.base + inside, taken))
+        sequence, rows = after(sequence, taken), rows - taken
+    return tuple(runs) if rows == 0 else None
