@@ -303,6 +303,7 @@ class IntakeFold:
         if transaction is None:
             producer = self._producers.get(stamp.producer_id)
             assert producer is not None, "the batch was judged before"
+            time_us = max(time_us, self._tick_us)  # a writer whose clock is behind gets its whole time
             deadline_us = time_us + producer.transaction_timeout_us
             transaction = OpenTransaction(stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us)
             self._transactions.add(transaction)
