@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -54,8 +53,3 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError("unreachable")
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    """A dataclass's public fields, for a JSON document."""
-    return {name: item for name, item in vars(value).items() if not name.startswith("_")}

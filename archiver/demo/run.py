@@ -24,8 +24,6 @@ from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.jobs.report import ArchiveReport
 from intake.acknowledgements import PendingBatch
 
-DEFAULT_DIRECTORY = Path("demo-data")
-
 ACKNOWLEDGED_WITHIN_S = 60.0
 """A closed writer has settled everything; this only bounds the wait if it has not."""
 

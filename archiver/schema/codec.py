@@ -46,11 +46,6 @@ class RecordCodec:
         self._key = _Side("key", columns, schema.key, engine)
         self._value = _Side("value", columns, schema.value, engine)
 
-    @property
-    def read_columns(self) -> tuple[str, ...]:
-        """What `rebuild` needs of an archive: `READ_COLUMNS`."""
-        return READ_COLUMNS
-
     def encode_columns(self, keys: Column, values: Column) -> tuple[pa.StructArray, pa.StructArray]:
         """The `key` and `value` columns of records, of exactly the types in the topic's Arrow schema.
 
