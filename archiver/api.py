@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+import intake.producer
 from archiver.assemble import open_application
 from archiver.settings import load_settings
 from archiver.stream.records import StreamBatch, StreamRecord
 from intake.acknowledgements import PendingBatch, PendingRecord
+from intake.metrics import metrics_of
 from intake.records import Record
 
 
@@ -23,7 +28,7 @@ class Writer:
     """Sends records. Thread-safe; a context manager.
 
     A record is safe when its acknowledgement says `ok`: then it has its offset for good. `failed` means that it is certainly not there,
-    `unknown` that it may be.
+    `unknown` that it may be; to find out, send through an idempotent `producer` and send again what is unknown.
     """
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
@@ -59,6 +64,28 @@ class Writer:
         """
         return self._writer.send_batch(topic, batch, partition)
 
+    def producer(self, transactional_id: str | None = None, *, transaction_timeout_s: float = 60.0) -> Producer:
+        """Open an idempotent producer: a record that is sent again is in the log once, at its first offset.
+
+        With a transactional id it sends in transactions, which others see as a whole or not at all; the same id opened elsewhere fences
+        this one and aborts what it left open. A transaction that stays open longer than `transaction_timeout_s` (at most
+        `intake.transaction_timeout_max`) is aborted as well. Raises `InvalidInput`, `RetryLater`, or `OutcomeUnknown` (open it again).
+        """
+        return Producer(intake.producer.Producer.open(self._writer, transactional_id, transaction_timeout_s=transaction_timeout_s))
+
+    def resume_producer(self, producer_id: int, epoch: int) -> Producer:
+        """Go on with a producer that another process opened and that does not run any more.
+
+        Sequence numbers go on behind its newest record in the log. What it sent and never heard of must be sent again, with its numbers,
+        before anything else: if it did not get into the log, new records would get its numbers. A transaction that it left open is open
+        here. Raises `NotFound` if the log does not know it (any more), `ProducerFenced` if it was opened anew.
+        """
+        return Producer(intake.producer.Producer.resume(self._writer, producer_id, epoch))
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers to watch, by the names in `archiver.telemetry.METRICS`."""
+        return metrics_of(self._writer.metrics())
+
     def flush(self) -> None:
         """Write what was sent up to now and wait for its outcome."""
         self._writer.flush()
@@ -75,6 +102,89 @@ class Writer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Producer:
+    """An idempotent producer of a `Writer`. It ends with the writer; it has nothing to close.
+
+    Records are numbered per topic and partition in the order of sending. After `failed`, send the record again: it gets a new number.
+    After `unknown`, send it again with the number it had (`PendingRecord.sequence`): if it is in the log already, the answer is its first
+    offset. Until then further records for that partition fail. Never state the number of a record that failed: it may belong to another.
+    """
+
+    def __init__(self, producer: intake.producer.Producer) -> None:
+        """For an open producer; `Writer.producer` makes one."""
+        self._producer = producer
+
+    @property
+    def producer_id(self) -> int:
+        """Its number in the intake log; with `epoch` enough to resume it."""
+        return self._producer.producer_id
+
+    @property
+    def epoch(self) -> int:
+        """Raised by one whenever its transactional id is opened again; older epochs are fenced."""
+        return self._producer.epoch
+
+    @property
+    def transactional_id(self) -> str | None:
+        """None: it has no transactions."""
+        return self._producer.transactional_id
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_us: int | None = None,
+        partition: int | None = None,
+        sequence: int | None = None,
+    ) -> PendingRecord:
+        """Hand over one record, as `Writer.send`.
+
+        `sequence` is the number that the record had when it was sent before; then the partition must be named, or there must be a key.
+        Raises also `ProducerFenced`, `TransactionFailed`, and `InvalidInput` if it has a transactional id and no transaction is begun.
+        """
+        return self._producer.send(topic, Record(key, value, tuple(headers), timestamp_us), partition, sequence)
+
+    def send_batch(
+        self,
+        topic: str,
+        batch: pa.Table | pa.RecordBatch,
+        partition: int | None = None,
+        *,
+        sequence: int | Sequence[int] | npt.NDArray[np.int32] | None = None,
+    ) -> PendingBatch:
+        """Hand over many records, as `Writer.send_batch`.
+
+        `sequence`, for rows that were sent before: the number of the first row if all are of one partition, else one per row
+        (`PendingBatch.sequences`). Raises as `send`.
+        """
+        return self._producer.send_batch(topic, batch, partition, sequence)
+
+    def begin(self) -> None:
+        """Begin a transaction. Raises `InvalidInput` if there is one or without a transactional id, `ProducerFenced`."""
+        self._producer.begin()
+
+    def commit(self) -> None:
+        """Make the transaction's records visible, all at once; returns when they are.
+
+        Raises `TransactionFailed` if one of them is not certainly stored (abort then), `ProducerFenced` if it was aborted because the id
+        was opened elsewhere or its time was over, `OutcomeUnknown` or `RetryLater`: then commit again.
+        """
+        self._producer.commit()
+
+    def abort(self) -> None:
+        """Drop the transaction's records for good. Raises as `commit`, but for `TransactionFailed`; abort again after the last two."""
+        self._producer.abort()
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Begin; commit at the end of the block, abort if it raises. After `OutcomeUnknown` at its end, `commit` again settles it."""
+        with self._producer.transaction():
+            yield self
 
 
 class Reader:
@@ -94,13 +204,28 @@ class Reader:
         return [self._application.sequencer.fold.next_offset((state.topic_id, partition)) for partition in range(state.partitions)]
 
     def read(
-        self, topic: str, partitions: Iterable[int] | None = None, *, start: int = 0, limit: int | None = None
+        self,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        *,
+        start: int = 0,
+        limit: int | None = None,
+        uncommitted: bool = False,
     ) -> Iterator[StreamRecord]:
-        """The records of the partitions, one partition after the other, each from offset `start` on in offset order, `limit` in all."""
-        return (record for batch in self.read_batches(topic, partitions, start=start, limit=limit) for record in batch)
+        """The committed records of the partitions, one partition after the other, each from offset `start` on in offset order, `limit` in
+        all. Offsets of aborted transactions are left out, and reading ends before the first open one; with `uncommitted` it goes on behind.
+        """
+        batches = self.read_batches(topic, partitions, start=start, limit=limit, uncommitted=uncommitted)
+        return (record for batch in batches for record in batch)
 
     def read_batches(
-        self, topic: str, partitions: Iterable[int] | None = None, *, start: int = 0, limit: int | None = None
+        self,
+        topic: str,
+        partitions: Iterable[int] | None = None,
+        *,
+        start: int = 0,
+        limit: int | None = None,
+        uncommitted: bool = False,
     ) -> Iterator[StreamBatch]:
         """As `read`, in Arrow batches. Raises `NotFound` for an unknown topic or partition, `InvalidInput` for an offset beyond the end."""
         state = self._application.topic(topic)
@@ -109,7 +234,7 @@ class Reader:
         for partition in range(state.partitions) if partitions is None else partitions:
             if remaining == 0:
                 return
-            for batch in stream.read_batches(state.topic_id, partition, start, remaining):
+            for batch in stream.read_batches(state.topic_id, partition, start, remaining, uncommitted=uncommitted):
                 yield batch
                 if remaining is not None:
                     remaining -= batch.records.num_rows

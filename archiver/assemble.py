@@ -36,10 +36,16 @@ from archiver.schema.state import TopicSchema
 from archiver.settings import Settings, TopicSettings
 from archiver.stream.stream import RecordStream
 from archiver.telemetry import setup_logging
-from intake.fold import IntakeFold, TopicState
+from intake.backlog import Backlog
+from intake.checkpoint_store import CheckpointStore, superseded
+from intake.checkpointer import Checkpointer, CheckpointLoop
+from intake.fold import TopicState
 from intake.sequencer import Sequencer, check_cluster
 from intake.writer import IntakeWriter
 from reconcile.audit import Audit
+from reconcile.clean import CleanParts, CleanRun
+from reconcile.lines import LineReader
+from reconcile.pin import Pin, oldest_pin
 
 if TYPE_CHECKING:
     from archiver.spark_session import SparkSessions
@@ -64,7 +70,7 @@ class Application:
             self.intake_log: Log = self._logs.log("intake")
             self.control_log: Log = self._logs.log("control")
             self.cluster: ClusterIdentity = self._identity()
-            check_cluster(self.intake(), self.cluster.cluster_id)
+            check_cluster(self.intake().fold, self.cluster.cluster_id)
         except BaseException:
             self._logs.close()
             raise
@@ -88,6 +94,8 @@ class Application:
 
     def close(self) -> None:
         """Give back what was opened. Writers are closed by whoever asked for them."""
+        if "_checkpoints" in self.__dict__:
+            self._checkpoints.close()
         if "_sessions" in self.__dict__:
             self._sessions.close()
         for tables in self._catalogs.values():
@@ -99,11 +107,25 @@ class Application:
     @cached_property
     def sequencer(self) -> Sequencer:
         """The way into the intake log."""
-        return Sequencer(self.intake_log, self._ids, self._clock, self.settings.log)
+        return Sequencer(self.intake_log, self._ids, self._clock, self.settings.log, CheckpointStore(self.objects))
 
-    def intake(self) -> IntakeFold:
-        """The fold of the intake log, read to its tail."""
-        return self.sequencer.refresh()
+    @cached_property
+    def checkpointer(self) -> Checkpointer:
+        """Makes checkpoints of the intake log and trims it."""
+        assert self.settings.metadata.sqlite is not None, "settings demand a metadata store"
+        path = self.settings.metadata.sqlite.path
+        lease = FileLease(path.with_name(path.name + ".checkpoint"), self._owner)
+        return Checkpointer(self.intake_log, CheckpointStore(self.objects), self.sequencer, self.settings.log, lease)
+
+    def intake(self) -> Backlog:
+        """What the intake log says, read to its tail, shelves included."""
+        backlog = self.sequencer.backlog()
+        self.checkpointer.learn()
+        return backlog
+
+    @cached_property
+    def _checkpoints(self) -> CheckpointLoop:
+        return CheckpointLoop(self.checkpointer)
 
     @cached_property
     def leader(self) -> Leader:
@@ -167,8 +189,11 @@ class Application:
 
     def _ready_to_append(self) -> None:
         """Refuse to go on with a log that lost entries; raises `Halt`, or `ConfigInvalid` if it is another data folder's."""
-        check_log_is_newest(self.objects, self.intake())
+        self._check_log_is_newest()
         self.sequencer.bind_cluster(self.cluster.cluster_id)
+
+    def _check_log_is_newest(self) -> None:
+        check_log_is_newest(self.objects, self.intake_log, self.sequencer.refresh, self._clock.now_us())
 
     def declare_topic(self, topic: TopicSettings) -> TopicState:
         """Make a configured topic exist; raises `ConfigInvalid` if it exists with another number of partitions."""
@@ -186,6 +211,7 @@ class Application:
                 self.sequencer.declare_topic(topic.name, topic.partitions)
             except ConfigInvalid as error:
                 _log.warning("%s", error)
+        _ = self._checkpoints  # from here on they are made beside the writer
         return IntakeWriter(self.objects, self.sequencer, self.settings.intake, self._clock, self._ids)
 
     def stream(self) -> RecordStream:
@@ -197,6 +223,7 @@ class Application:
             self.schema,
             cluster_id=self.cluster.cluster_id,
             killed=lambda topic_id: ledger.topic(topic_id).killed,
+            passed=lambda topic_id, partition: ledger.topic(topic_id).passed.ranges(partition),
         )
 
     @cached_property
@@ -206,10 +233,11 @@ class Application:
         return SparkSessions(self.settings.spark, self._environ)
 
     def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
-        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`."""
+        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`. Makes a checkpoint first if one is due."""
         from archiver.jobs.refine_spark import SparkRefiner
 
         self._ready_to_append()
+        self.checkpointer.run_if_due()
         return ArchiveRun(
             Parts(
                 settings=self.settings,
@@ -234,6 +262,36 @@ class Application:
         """The document of `archiver audit`; raises `NotFound` for an unknown topic or partition."""
         check = Audit(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics, self._clock)
         return check.run(self.ledger, self.intake, scope)
+
+    @cached_property
+    def _lines(self) -> LineReader:
+        return LineReader(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
+
+    def cleaning(self, progress: Callable[[str], None], *, dry_run: bool = False) -> CleanRun:
+        """The vacuum; `progress` takes a line at a time. Raises as `writer`: with a log that lost entries, live files look like strays."""
+        if dry_run:
+            self._check_log_is_newest()
+        else:
+            self._ready_to_append()
+        return CleanRun(
+            CleanParts(
+                objects=self.objects,
+                sequencer=self.sequencer,
+                intake=self.intake,
+                leader=self.leader,
+                lease=self.lease,
+                lines=self._lines.read,
+                superseded=lambda: superseded(self.objects),
+                settings=self.settings.cleanup,
+                clock=self._clock,
+                progress=progress,
+            )
+        )
+
+    def pinned(self) -> Pin | None:
+        """What holds the oldest intake file that is needed, as of now; None if none is needed."""
+        intake = self.intake()
+        return oldest_pin(intake, self._lines.read(intake, self.ledger()))
 
     def _commit_limits(self) -> CommitLimits:
         archive = self.settings.archive

@@ -10,7 +10,9 @@
     │   ├── Corrupted         stored bytes are not what the log says they are
     │   ├── Trimmed           the log no longer holds that index: whoever asked is stale
     │   ├── Deposed           a newer EPOCH is in the control log: step down
-    │   └── TopicHalted       one topic cannot go on; the others can
+    │   ├── TopicHalted       one topic cannot go on; the others can
+    │   ├── ProducerFenced    a newer epoch of this producer is in the log: open it again
+    │   └── TransactionFailed the transaction can only be aborted
     └── InvalidInput      the caller's input is wrong; nothing was done with it
         ├── ConfigInvalid     the configuration file, or what it names, is wrong
         ├── RecordRefused     one record breaks a rule (size, type, partition)
@@ -66,6 +68,14 @@ class TopicHalted(Halt):
         super().__init__(f"topic {topic} is halted: {why}")
         self.topic = topic
         self.why = why
+
+
+class ProducerFenced(Halt):
+    """A newer epoch of the producer is in the intake log, or none at all: what it left open is aborted, and it can do nothing more."""
+
+
+class TransactionFailed(Halt):
+    """A record of the transaction is not certainly stored, so it cannot be committed: abort it."""
 
 
 class InvalidInput(ArchiverError):

@@ -29,6 +29,12 @@ NAMES: dict[str, str] = {
     "topic.append.after": "a declared topic is in the intake log",
     "tick.append.before": "a tick is about to be appended",
     "tick.append.after": "a tick is in the intake log",
+    "checkpoint.shelf.before": "a span of the intake log is folded, nothing of it is stored",
+    "checkpoint.shelf.after": "the shelf is stored and was read back, no checkpoint names it",
+    "checkpoint.upload.before": "the checkpoint is about to be stored",
+    "checkpoint.upload.after": "the checkpoint is stored and was read back, the log is as long as before",
+    "log.trim.before": "two checkpoints are whole, the log is about to be trimmed below the older one",
+    "log.trim.after": "the log is trimmed",
     "epoch.append.before": "the lease is held, the EPOCH is not yet in the control log",
     "epoch.append.after": "the EPOCH is in the control log",
     "identity.upload.before": "topic.json is about to be stored",
@@ -53,6 +59,12 @@ NAMES: dict[str, str] = {
     "committed.append.after": "COMMIT_TO_TABLE is in the ledger",
     "settled.append.before": "every table of the round is settled, COMMIT_COMPLETE is about to be appended",
     "settled.append.after": "COMMIT_COMPLETE is in the ledger",
+    "condemn.append.before": "the barrier stands, the files nobody needs are about to be condemned",
+    "condemn.append.after": "the files are condemned in the ledger and still there",
+    "intake.delete.before": "a condemned object is about to be deleted",
+    "intake.delete.after": "a condemned object is gone, the ledger does not know",
+    "deleted.append.before": "condemned objects are gone, the ledger is about to be told",
+    "deleted.append.after": "the ledger knows that condemned objects are gone",
 }
 """Every point there is, and what holds when it is reached."""
 

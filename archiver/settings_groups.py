@@ -224,6 +224,11 @@ class LogSettings(Group):
     """How often the same entry is sent before its outcome is reported as unknown, and how often another writer may take the place."""
     append_backoff: Annotated[Duration, Field(gt=0, le=60)] = 0.05
     """Wait before the second attempt; it doubles with each further one."""
+    checkpoint_entries: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
+    """Entries of the intake log after which its state is moved to object storage. The log keeps the entries since the older of the last
+    two checkpoints, and a process that starts reads those since the newest: some seconds' worth at most."""
+    checkpoint_bytes: Annotated[Size, Field(ge=2**10, le=2**30)] = 16 * 2**20
+    """Bytes of entries after which the same happens earlier. It bounds the metadata store: to four times as much."""
 
 
 class IntakeSettings(Group):
@@ -235,14 +240,24 @@ class IntakeSettings(Group):
     """Raw bytes at which an intake file is closed early."""
     queue_bytes_max: Annotated[Size, Field(ge=1, le=2**36)] = 64 * 10**6
     """Raw bytes that wait or are on their way; a producer that would exceed it waits. It bounds the writer's memory."""
-    record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 8 * 2**20
+    record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 16 * 2**20
     """Largest record: key, value, header names and values together, in bytes, and 16 for each header."""
     clock_skew_max: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
     """How far this machine's clock may be ahead of its reference before the writer refuses to append: a time once in the log holds back
     every later one."""
+    clock_settle: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
+    """How long the clock must have run evenly before it is the reference again: after a step, also one that set it right, and after this
+    machine slept. Longer gives people more time to notice a clock that was set wrong; shorter ends the refusals sooner, and a clock that
+    is wrong but steady is believed sooner."""
     close_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 30.0
     """How long closing waits for what was sent (what is left after it is reported as failed or unknown), and how long a producer waits
     before a full queue."""
+    producer_idle_max: Annotated[Duration, Field(ge=60, le=3650 * 86400)] = 7 * 86400.0
+    """An idempotent producer that was not heard of for so long is forgotten, unless it has an open transaction: what it sends then is
+    refused. It bounds what is kept of producers; Kafka's default is a day."""
+    transaction_timeout_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
+    """The longest time that a transaction may ask to stay open. While one is open, nothing behind its first record is archived; when its
+    time is over, it is aborted and its producer fenced."""
     row_group_bytes: Annotated[Size, Field(ge=4 * 2**10, le=2**30)] = 2**20
     """Raw bytes at which a row group of an intake file ends, at the next segment boundary. A row group is what a reader holds in memory."""
 
@@ -262,10 +277,18 @@ class IntakeSettings(Group):
 
 
 class CleanupSettings(Group):
-    """Reconciling and cleaning. Comes with a later version; until then nothing is ever deleted."""
+    """Reconciling and cleaning. In this version `archiver clean` deletes intake files that nobody needs any more, with the checkpoints and
+    shelves of the intake log that newer ones replaced, and nothing else.
+    """
 
     interval: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 6 * 3600.0
-    """Time between two runs."""
+    """Time between two runs of the daemon, which comes with a later version."""
+    grace: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 3600.0
+    """How old an intake file must be before it can be condemned, and how long it stays after that. Nothing is lost if it is short: a
+    writer that takes longer between storing a file and naming it in the log is told that it failed, and a reader that takes longer to get
+    to a file it has seen in the log reports it as missing. On a healthy store neither takes a minute, hence the floor."""
+    deletes_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
+    """Objects that one run condemns at most, and deletes at most, so that a run ends. The next one goes on."""
 
 
 class TestingSettings(Group):

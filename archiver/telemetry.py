@@ -1,4 +1,4 @@
-"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere.
+"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the names of all metrics.
 
 Owns the set-up of the root logger, done once by the composition root. A module logs by `logging.getLogger(__name__)` and passes its values
 by `extra={...}`; they become fields of the line. Must never write to standard output, which belongs to the commands.
@@ -15,6 +15,24 @@ from typing import TextIO
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 QUIET = ("py4j", "pyspark", "pyiceberg", "urllib3", "botocore")
 """Libraries whose informative messages say nothing to our operators; their warnings pass."""
+
+METRICS: dict[str, str] = {
+    "archiver_intake_queue_bytes": "bytes that wait in the intake writer or are being written, counted as intake.queue_bytes_max counts",
+    "archiver_intake_queue_bytes_max": "the bound of that, intake.queue_bytes_max: a sender that would exceed it waits",
+    "archiver_intake_records_accepted_total": "records that were taken into the queue",
+    "archiver_intake_bytes_accepted_total": "raw bytes of the records that were taken into the queue",
+    "archiver_intake_records_ok_total": "records acknowledged as stored, at their offset",
+    "archiver_intake_records_failed_total": "records acknowledged as certainly not stored",
+    "archiver_intake_records_unknown_total": "records acknowledged as of unknown outcome",
+    "archiver_intake_flushes_total": "flushes that were begun",
+    "archiver_intake_producer_waits_total": "how often a sender found the queue full and had to wait: the store or the log is too slow",
+    "archiver_intake_producer_wait_seconds_total": "how long senders waited before a full queue, all together",
+    "archiver_intake_upload_seconds": "how long the upload of the last intake file took",
+    "archiver_intake_append_seconds": "how long the append of the last entry took, retries included",
+    "archiver_intake_pinned_age_seconds": "age of the oldest intake file that is needed, and which partition needs it; 0: none",
+    "archiver_intake_clock_refusals_total": "how often something was refused because this machine's clock is ahead of its reference",
+}
+"""Every metric there is, by its Prometheus name, and what it says. Names that end in `_total` only grow."""
 
 
 class JsonLines(logging.Formatter):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from archiver.errors import RetryLater
+from intake.producers import Refusal
 
 Outcome = Literal["ok", "failed", "unknown"]
 NO_OFFSET = -1
@@ -29,15 +30,18 @@ class Acknowledgement:
     offset: int | None
     outcome: Outcome
     error: str | None = None
-    """Why it is not `ok`."""
+    """Why it is not `ok`, and what to do."""
+    refusal: Refusal | None = None
+    """The rule of idempotent producers by which the log refused it, for programs; None if it was no such rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of the records of one intake file."""
+    """What became of records that share their fate."""
 
     outcome: Outcome
     error: str | None = None
+    refusal: Refusal | None = None
 
 
 OK = Verdict("ok")
@@ -73,7 +77,7 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
     def _row(self, row: int) -> Acknowledgement:
         verdict = self.verdicts[self.verdict_of[row]]
         offset = int(self.offsets[row]) if verdict.outcome == "ok" else None
-        return Acknowledgement(self.topic, int(self.partitions[row]), offset, verdict.outcome, verdict.error)
+        return Acknowledgement(self.topic, int(self.partitions[row]), offset, verdict.outcome, verdict.error, verdict.refusal)
 
     def settle(self, first_row: int, offsets: npt.NDArray[np.int64], verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
         """Set the outcome of the rows from `first_row` on (the writer's part)."""
@@ -86,12 +90,15 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
 class PendingRecord:
     """The acknowledgement of one record, to come."""
 
-    __slots__ = ("_acknowledgement", "_settled", "partition", "topic")
+    __slots__ = ("_acknowledgement", "partition", "sequence", "settled", "topic")
 
     def __init__(self, topic: str, partition: int, settled: threading.Condition) -> None:
         self.topic = topic
         self.partition = partition
-        self._settled = settled
+        self.sequence: int | None = None
+        """Its sequence number, by which it can be sent again; None if no idempotent producer sent it."""
+        self.settled = settled
+        """Whoever settles holds it and wakes those who wait."""
         self._acknowledgement: Acknowledgement | None = None
 
     def done(self) -> bool:
@@ -100,17 +107,19 @@ class PendingRecord:
 
     def result(self, timeout_s: float) -> Acknowledgement:
         """Wait for the outcome; `RetryLater` if it is not there after `timeout_s` (ask again)."""
-        with self._settled:
-            self._settled.wait_for(self.done, timeout_s)
+        with self.settled:
+            self.settled.wait_for(self.done, timeout_s)
         if self._acknowledgement is None:
             raise RetryLater(f"the record is not acknowledged after {timeout_s:g} s; ask again")
         return self._acknowledgement
 
-    def settle(self, offset: int, verdict: Verdict) -> None:
-        """Set the outcome, unless it is set (the writer's part; it holds the lock and wakes who waits)."""
-        if self._acknowledgement is None:
-            known = offset if verdict.outcome == "ok" else None
-            self._acknowledgement = Acknowledgement(self.topic, self.partition, known, verdict.outcome, verdict.error)
+    def settle(self, offset: int, verdict: Verdict) -> bool:
+        """Set the outcome; False if it was set before and stays (the writer's part; it holds the lock and wakes who waits)."""
+        if self._acknowledgement is not None:
+            return False
+        known = offset if verdict.outcome == "ok" else None
+        self._acknowledgement = Acknowledgement(self.topic, self.partition, known, verdict.outcome, verdict.error, verdict.refusal)
+        return True
 
 
 class PendingBatch:
@@ -119,7 +128,10 @@ class PendingBatch:
     def __init__(self, topic: str, partitions: npt.NDArray[np.int32], settled: threading.Condition) -> None:
         self.topic = topic
         self.partitions = partitions
-        self._settled = settled
+        self.sequences: npt.NDArray[np.int32] | None = None
+        """Per row its sequence number, -1 where the row found no room; None if no idempotent producer sent the batch."""
+        self.settled = settled
+        """Whoever settles holds it and wakes those who wait."""
         self._acknowledgement = BatchAcknowledgement(topic, partitions)
         self._waiting: set[int] = set()
         self._admitted = False
@@ -130,8 +142,8 @@ class PendingBatch:
 
     def result(self, timeout_s: float) -> BatchAcknowledgement:
         """Wait for the outcome of every row; `RetryLater` if some are missing after `timeout_s` (ask again)."""
-        with self._settled:
-            done = self._settled.wait_for(self.done, timeout_s)
+        with self.settled:
+            done = self.settled.wait_for(self.done, timeout_s)
         if not done:
             raise RetryLater(f"the batch is not acknowledged after {timeout_s:g} s; ask again")
         return self._acknowledgement
@@ -144,8 +156,10 @@ class PendingBatch:
         """No more pieces will come."""
         self._admitted = True
 
-    def settle(self, first_row: int, offsets: npt.NDArray[np.int64], verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
-        """Set the outcome of one piece, unless it is set."""
-        if first_row in self._waiting:
-            self._waiting.remove(first_row)
-            self._acknowledgement.settle(first_row, offsets, verdict_of, verdicts)
+    def settle(self, first_row: int, offsets: npt.NDArray[np.int64], verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> bool:
+        """Set the outcome of one piece; False if it was set before and stays."""
+        if first_row not in self._waiting:
+            return False
+        self._waiting.remove(first_row)
+        self._acknowledgement.settle(first_row, offsets, verdict_of, verdicts)
+        return True

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,26 @@ import pyarrow as pa
 
 from archiver.clock import Clock
 from archiver.errors import Halt, RetryLater
-from intake.acknowledgements import PendingBatch, PendingRecord
+from intake.acknowledgements import PendingBatch, PendingRecord, Verdict
 from intake.fold import TopicState
+from intake.producers import Stamp
 from intake.records import Record
 
 ROW_COST_BYTES = 64
 """What a row takes of the queue's room besides its weight, so that empty records are bounded too."""
+
+
+class ItemSource(Protocol):
+    """An idempotent producer, as what writes its items sees it. Every method is called under the queue's lock."""
+
+    def held_back(self, item: Item) -> str | None:
+        """Why the item must not be written now; None if it may be."""
+
+    def record_settled(self, item: RecordItem, verdict: Verdict) -> None:
+        """What became of one of its records."""
+
+    def batch_settled(self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
+        """What became of one of its pieces, per row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,14 @@ class RecordItem:
     """What it takes of the queue's room: its weight and `ROW_COST_BYTES`."""
     accept_us: int
     pending: PendingRecord
+    stamp: Stamp | None = None
+    """Whose record it is and which; None: of no idempotent producer."""
+    stated: bool = False
+    """The caller stated its sequence number, so an earlier attempt may be in the log already."""
+    source: ItemSource | None = None
+    """Who is to be told; besides `pending`."""
+    generation: int = 0
+    """The source's, when it gave the number."""
 
     @property
     def rows(self) -> int:
@@ -60,6 +82,16 @@ class BatchItem:
     first_row: int
     """Where in the batch of the call the piece begins."""
     pending: PendingBatch
+    stamp: Stamp | None = None
+    """Whose rows they are; the sequence is that of the first row."""
+    sequences: npt.NDArray[np.int32] | None = None
+    """Per row, with a stamp only: they count per partition. None: the rows follow the first (all are of one partition)."""
+    stated: bool = False
+    """The caller stated the sequence numbers, so an earlier attempt may be in the log already."""
+    source: ItemSource | None = None
+    """Who is to be told; besides `pending`."""
+    generation: int = 0
+    """The source's, when it gave the number."""
 
     @property
     def rows(self) -> int:
@@ -68,7 +100,22 @@ class BatchItem:
 
 
 Item = RecordItem | BatchItem
-Admission = Literal["admitted", "closed", "full"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """What a queue has seen so far."""
+
+    held_bytes: int
+    """Waiting or being written, counted as `queue_bytes_max` counts."""
+    records: int
+    """Admitted."""
+    raw_bytes: int
+    """Of the records admitted."""
+    waits: int
+    """How often a sender found no room."""
+    waited_s: float
+    """How long senders waited for room, together."""
 
 
 class FlushQueue:
@@ -88,6 +135,15 @@ class FlushQueue:
         self._flush_below = 0
         self._blocked = 0
         self._closed = False
+        self._records = 0
+        self._raw_bytes = 0
+        self._waits = 0
+        self._waited_s = 0.0
+
+    def counts(self) -> QueueCounts:
+        """What it has seen so far."""
+        with self.changed:
+            return QueueCounts(self._held_cost, self._records, self._raw_bytes, self._waits, self._waited_s)
 
     def put(self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Item]) -> None:
         """Admit one item of that size and cost, made under the lock once there is room for it.
@@ -103,6 +159,8 @@ class FlushQueue:
             self._waiting_bytes += raw_bytes
             self._held_cost += cost
             self._put += 1
+            self._records += item.rows
+            self._raw_bytes += raw_bytes
             if len(self._items) == 1 or self._waiting_bytes >= self._delay_max_bytes:
                 self.changed.notify_all()
 
@@ -110,11 +168,14 @@ class FlushQueue:
         if self._has_room(cost):
             return
         self._blocked += 1
+        self._waits += 1
+        began_s = self._clock.monotonic_s()
         self.changed.notify_all()  # a full queue is written at once
         try:
             roomy = self.changed.wait_for(lambda: self._has_room(cost), timeout_s)
         finally:
             self._blocked -= 1
+            self._waited_s += self._clock.monotonic_s() - began_s
         if not roomy:
             raise RetryLater(
                 f"the intake queue is full ({self._held_cost} of {self._queue_bytes_max} bytes) and nothing was written for "

@@ -1,12 +1,16 @@
 """From the items of a flush to sorted rows, and from there to intake files: no Python per row of a batch.
 
 Pure. Promises that the records of one partition keep the order in which they were accepted, and that every row of the flush is in exactly
-one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between partitions.
+one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between segments.
+
+The records of no idempotent producer are one segment per partition. Those of a producer are a segment for each run of sequence numbers,
+so what it sends one by one is joined; records whose numbers the caller stated are not joined with others, and are cut where the log's
+knowledge of the producer ends: what is there already and what is new must not share a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,11 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archiver.ids import TopicPartition
 from intake.batcher import BatchItem, Item, RecordItem
 from intake.fold import TopicState
 from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, IntakeFileBytes, SegmentRows, write_intake_file
 from intake.layout import ArrowArray, Int64Array, concat_batches, list_array
+from intake.producers import SEQUENCE_COUNT, Stamp
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
+from intake.stamped_rows import StampedRows
 
 ENTRY_BYTES = 256
 """More than an entry's own fields take: format, id, key, size, digest and their tags."""
@@ -27,6 +34,11 @@ TOPIC_BYTES = 32
 """More than a topic adds to an entry beside its segments."""
 SEGMENT_BYTES = 56
 """More than a segment adds: four 32-bit and two 64-bit varints with tags, and the length before them."""
+STAMP_BYTES = 28
+"""More than a producer's batch adds to its segment: a 64-bit and two 32-bit varints and a truth value, with tags, and their frame."""
+
+KnownEnd = Callable[[TopicPartition, Stamp], "int | None"]
+"""The sequence number that the log expects next of the stamp's producer in that partition; None if it knows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,38 +54,57 @@ class Part:
 class SortedFlush:
     """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
 
-    def __init__(self, items: Sequence[Item]) -> None:
+    def __init__(self, items: Sequence[Item], known_end: KnownEnd | None = None) -> None:
+        """`known_end` is asked about records whose sequence numbers were stated."""
         self._gathered = _gather(items)
         self.rows = len(self._gathered.row_bytes)
         topics = sorted({topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name)
-        slots, slot_places = self._number_slots(topics)
+        slots, begins = self._number_slots(topics)
         self.order: Int64Array = np.argsort(slots, kind="stable")
         sorted_slots = slots[self.order]
-        changes = np.flatnonzero(sorted_slots[1:] != sorted_slots[:-1]) + 1
-        self.starts: Int64Array = np.concatenate(([0], changes)).astype(np.int64)
+        stamps = self._gathered.stamps
+        self._stamps = None if stamps is None else stamps.take(self.order)
+        changed = sorted_slots[1:] != sorted_slots[:-1]
+        if self._stamps is not None:
+            changed |= self._stamps.breaks()
+        self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
         """Where each segment begins."""
-        self.ends: Int64Array = np.concatenate((changes, [self.rows])).astype(np.int64)
+        if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
+            self._cut_at_known_ends(_places(topics, begins, sorted_slots), self._stamps, known_end)
+        self.ends: Int64Array = np.append(self.starts[1:], self.rows)
         self.accept_us = self._gathered.accept_us[self.order]
         segment_bytes = np.add.reduceat(self._gathered.row_bytes[self.order], self.starts)
         self.topics: list[TopicState] = []
         """Per segment."""
         self.segments: list[SegmentRows] = []
-        columns = (sorted_slots[self.starts].tolist(), self.starts.tolist(), self.ends.tolist(), segment_bytes.tolist())
+        counts = (self.ends - self.starts).tolist(), segment_bytes.tolist()
         accept_max_us = self.accept_us[self.ends - 1].tolist()  # accept times never go back, so the last is the newest
-        for slot, start, end, raw_bytes, newest_us in zip(*columns, accept_max_us, strict=True):
-            topic, partition = slot_places(slot)
+        places = _places(topics, begins, sorted_slots[self.starts])
+        batches = [None] * len(self.starts) if self._stamps is None else self._stamps.stamps(self.starts)
+        for (topic, partition), rows, raw_bytes, newest_us, stamp in zip(places, *counts, accept_max_us, batches, strict=True):
             self.topics.append(topic)
-            self.segments.append(SegmentRows(topic.topic_id, partition, end - start, raw_bytes, newest_us))
+            self.segments.append(SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp))
 
-    def _number_slots(self, topics: Sequence[TopicState]) -> tuple[npt.NDArray[np.uint16] | Int64Array, _Places]:
-        """A number per row that orders by topic name and partition."""
+    def _cut_at_known_ends(self, places: _Places, stamps: StampedRows, known_end: KnownEnd) -> None:
+        ends = np.append(self.starts[1:], self.rows)
+        cuts: list[int] = []
+        for number in np.flatnonzero(stamps.stated[self.starts]).tolist():
+            start, rows = int(self.starts[number]), int(ends[number] - self.starts[number])
+            topic, partition = places[start]
+            (stamp,) = stamps.stamps(self.starts[number : number + 1])
+            expected = None if stamp is None else known_end((topic.topic_id, partition), stamp)
+            if stamp is not None and expected is not None and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows and behind:
+                cuts.append(start + behind)
+        self.starts = np.union1d(self.starts, np.array(cuts, np.int64))
+
+    def _number_slots(self, topics: Sequence[TopicState]) -> tuple[npt.NDArray[np.uint16] | Int64Array, Int64Array]:
+        """A number per row that orders by topic name and partition; the number at which each topic begins, and the end."""
         begins = np.concatenate(([0], np.cumsum([topic.partitions for topic in topics])))
         begin_of = {topic.name: int(begin) for topic, begin in zip(topics, begins[:-1], strict=True)}
         topic_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
         slots = np.repeat(topic_begins, self._gathered.item_rows) + self._gathered.partitions
-        places = _Places(topics, begins)
         # A stable sort of 16-bit numbers takes linear time.
-        return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), places
+        return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), begins
 
     def parts(self, entry_bytes_max: int) -> list[Part]:
         """Cut between segments so that each part's entry certainly fits; usually there is one part."""
@@ -81,10 +112,11 @@ class SortedFlush:
         first, entry_bytes = 0, ENTRY_BYTES
         for number, segment in enumerate(self.segments):
             new_topic = number == first or segment.topic_id != self.segments[number - 1].topic_id
-            added = SEGMENT_BYTES + (TOPIC_BYTES if new_topic else 0)
+            alone = SEGMENT_BYTES + (0 if segment.stamp is None else STAMP_BYTES)
+            added = alone + (TOPIC_BYTES if new_topic else 0)
             if number > first and entry_bytes + added > entry_bytes_max:
                 parts.append(self._part(first, number))
-                first, entry_bytes, added = number, ENTRY_BYTES, SEGMENT_BYTES + TOPIC_BYTES
+                first, entry_bytes, added = number, ENTRY_BYTES, alone + TOPIC_BYTES
             entry_bytes += added
         parts.append(self._part(first, len(self.segments)))
         return parts
@@ -92,8 +124,8 @@ class SortedFlush:
     def _part(self, first: int, end: int) -> Part:
         return Part(first, end, int(self.starts[first]), int(self.ends[end - 1]))
 
-    def encode(self, part: Part, row_group_bytes: int) -> IntakeFileBytes:
-        """The part's intake file."""
+    def encode(self, part: Part, row_group_bytes: int, log_index: int) -> IntakeFileBytes:
+        """The part's intake file; `log_index` as its footer is to say it."""
         segments = self.segments[part.first_segment : part.end_segment]
         order = self.order[part.first_row : part.end_row]
         rows = len(order)
@@ -114,30 +146,51 @@ class SortedFlush:
             _event_times(taken.column("event_timestamp"), accept_us),
             accept_column,
             pa.array(self._batch_numbers(part)),
-            *(pa.nulls(rows, INTAKE_SCHEMA.field(name).type) for name in PRODUCER_COLUMNS),
+            *self._producer_columns(part, rows),
         ]
-        return write_intake_file(pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes)
+        return write_intake_file(pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes, log_index)
+
+    def _producer_columns(self, part: Part, rows: int) -> list[ArrowArray]:
+        types = [INTAKE_SCHEMA.field(name).type for name in PRODUCER_COLUMNS]
+        if self._stamps is None:
+            return [pa.nulls(rows, column_type) for column_type in types]
+        return self._stamps.columns(part.first_row, part.end_row, types)
 
     def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
         """Per row, how many rows of the same segment and the same producer's batch stand before it."""
         batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
         begins = np.zeros(len(batches), np.bool_)
         begins[1:] = batches[1:] != batches[:-1]
+        if self._stamps is not None:  # of an idempotent producer, the segment is the batch
+            begins &= ~self._stamps.stamped[part.first_row : part.end_row]
         begins[self.starts[part.first_segment : part.end_segment] - part.first_row] = True
         places = np.arange(len(batches), dtype=np.int64)
         return (places - np.maximum.accumulate(np.where(begins, places, 0))).astype(np.int32)
 
 
-class _Places:
-    """From a slot back to topic and partition."""
+class _Places(Sequence[tuple[TopicState, int]]):
+    """Topic and partition of each of some slots."""
 
-    def __init__(self, topics: Sequence[TopicState], begins: Int64Array) -> None:
+    def __init__(self, topics: Sequence[TopicState], numbers: Int64Array, partitions: Int64Array) -> None:
         self._topics = topics
-        self._begins = begins
+        self._numbers = numbers
+        self._partitions = partitions
 
-    def __call__(self, slot: int) -> tuple[TopicState, int]:
-        number = int(np.searchsorted(self._begins, slot, side="right")) - 1
-        return self._topics[number], slot - int(self._begins[number])
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, at: int) -> tuple[TopicState, int]:  # type: ignore[override]
+        return self._topics[self._numbers[at]], int(self._partitions[at])
+
+    def __iter__(self) -> Iterator[tuple[TopicState, int]]:
+        return zip((self._topics[number] for number in self._numbers.tolist()), self._partitions.tolist(), strict=True)
+
+
+def _places(topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array) -> _Places:
+    """From slots back to topics and partitions."""
+    wide = slots.astype(np.int64)
+    numbers = np.searchsorted(begins, wide, side="right") - 1
+    return _Places(topics, numbers, wide - begins[numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +206,8 @@ class _Gathered:
     accept_us: Int64Array
     batches: npt.NDArray[np.int32]
     """Which item a row came with: what came together is a producer's batch."""
+    stamps: StampedRows | None
+    """None if no idempotent producer sent any of it."""
 
 
 def _gather(items: Sequence[Item]) -> _Gathered:
@@ -177,6 +232,7 @@ def _gather(items: Sequence[Item]) -> _Gathered:
         row_bytes=np.concatenate(row_bytes),
         accept_us=np.repeat(np.array([item.accept_us for item in items], np.int64), item_rows),
         batches=np.repeat(np.arange(len(items), dtype=np.int32), item_rows),
+        stamps=StampedRows.of(items),
     )
 
 

@@ -2,6 +2,9 @@
 
 Pure. Segments and gaps up to `shelved_to` are not held any more: they stand in shelves (object storage). Promises that segments and gaps
 together cover the offsets from `shelved_to` to `next_offset`, each once.
+
+Others may read while one thread changes it: a list that anything is taken out of is replaced by another, and `shelved_to` rises before what
+is below it goes.
 """
 
 from __future__ import annotations
@@ -9,11 +12,15 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from intake.segments import SegmentRef
 
 Gap = tuple[int, int]
 """Offsets [from, to) that were given to records of an aborted transaction: nobody ever sees them."""
+
+END = attrgetter("end")
+"""Of a segment; segments are in this order."""
 
 
 @dataclass(slots=True)
@@ -26,40 +33,35 @@ class PartitionState:
     shelved_to: int = 0
     """Segments and gaps below this offset are in shelves."""
     segments: list[SegmentRef] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    """Of the segments, for look-ups."""
     gaps: list[Gap] = field(default_factory=list)
     """Ascending; two that follow each other at once may stand apart."""
 
     def append(self, segment: SegmentRef) -> None:
         """The segment follows at `next_offset`."""
         self.segments.append(segment)
-        self.ends.append(segment.end)
         self.next_offset = segment.end
-        self.ingest_max_us = max(self.ingest_max_us, segment.ingest_max_us)
+        self.ingest_max_us = max(self.ingest_max_us, segment.accept_max_us, segment.floor_us)
 
     def from_offset(self, start: int) -> Sequence[SegmentRef]:
         """The segments that reach beyond `start`."""
-        return self.segments[bisect_right(self.ends, start) :]
+        segments = self.segments
+        return segments[bisect_right(segments, start, key=END) :]
 
     def abort(self, ranges: Iterable[Gap]) -> None:
         """The records of those offsets are gone: whole segments, for a transaction never shares one."""
+        gaps, kept, segments, reached = list(self.gaps), list[SegmentRef](), self.segments, 0
         for base, end in ranges:
-            first = bisect_right(self.ends, base)
-            behind = first
-            while behind < len(self.segments) and self.segments[behind].base < end:
-                behind += 1
-            del self.segments[first:behind]
-            del self.ends[first:behind]
-            insort(self.gaps, (base, end))
+            first = bisect_right(segments, base, reached, key=END)
+            kept += segments[reached:first]
+            reached = bisect_right(segments, end, first, key=END)
+            insort(gaps, (base, end))
+        self.segments, self.gaps = kept + segments[reached:], gaps
 
     def forget_below(self, offset: int) -> None:
         """Everything below `offset` is in a shelf; a segment or gap never reaches beyond such an offset."""
-        first = bisect_right(self.ends, offset)
-        del self.segments[:first]
-        del self.ends[:first]
-        self.gaps = [gap for gap in self.gaps if gap[1] > offset]
         self.shelved_to = max(self.shelved_to, offset)
+        self.segments = self.segments[bisect_right(self.segments, offset, key=END) :]
+        self.gaps = [gap for gap in self.gaps if gap[1] > offset]
 
 
 def merged(gaps: Iterable[Gap], start: int, end: int) -> list[Gap]:

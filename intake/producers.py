@@ -142,6 +142,14 @@ class Producers:
         if producer.transactional_id:
             del self._by_name[producer.transactional_id]
 
+    def next_sequence(self, tp: TopicPartition, producer_id: int, epoch: int) -> int | None:
+        """The sequence number that the producer's next new batch in that partition must have; None if this is not its epoch."""
+        producer = self._by_id.get(producer_id)
+        if producer is None or producer.epoch != epoch:
+            return None
+        known = producer.batches.get(tp)
+        return after(known[-1].sequence, known[-1].rows) if known else 0
+
     def judge(self, tp: TopicPartition, stamp: Stamp, rows: int) -> Repeated | Refusal | None:
         """May the batch be appended: None if it may; else where it is already, or why it does not count."""
         producer = self._by_id.get(stamp.producer_id)

@@ -3,26 +3,36 @@
 Owns the process's fold of the log and an entry whose outcome is not known yet. Promises: entries go in one at a time; whoever is told of a
 success finds the entry in the log for good; after an unknown outcome nothing else is appended until that entry is settled (protocol rule
 L2); when somebody else was faster, the log is read to its tail first (rule L3). Must never append at an index it has not read up to.
+
+A process that slept while the log was trimmed past it appends nothing: the store refuses what is below the floor, the state is loaded from
+the newest checkpoint, and the caller is told that its entry is not there. An entry of unknown outcome below the floor is settled, because
+nothing can land there any more: the ids that the checkpoint remembers say whether it did.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Protocol
 
 from archiver import failpoints
 from archiver.clock import Clock
-from archiver.errors import ConfigInvalid, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.errors import ArchiverError, ConfigInvalid, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 from archiver.ids import IdSource, new_entry_id, new_topic_id
 from archiver.log.settle import append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, format_of
+from intake.backlog import Backlog
+from intake.checkpoint import Checkpoint
+from intake.checkpoint_store import CheckpointStore
+from intake.entries import file_entry
+from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, format_of, parse_entry
+from intake.folded_log import FoldedLog, SpanSettings
 from intake.format import PlacedSegment
-from intake.producers import Refusal, Stamp
+from intake.producers import Refusal
 from intake.transactions import OpenTransaction
 
 TOPIC_NAME_BYTES_MAX = 249
@@ -32,10 +42,10 @@ RACES_PER_ATTEMPT = 10
 """A lost race means that somebody else got on, so it may happen this many times as often as a failure."""
 
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
-_READ_ENTRIES = 1000
+_log = logging.getLogger(__name__)
 
 
-class AppendSettings(Protocol):
+class AppendSettings(SpanSettings, Protocol):
     """What the sequencer needs of the `log` settings."""
 
     @property
@@ -51,22 +61,38 @@ class AppendSettings(Protocol):
         """Seconds before the second attempt."""
 
 
-class Sequencer:
-    """Appends to the intake log and folds it. Thread-safe."""
+@dataclass(slots=True)
+class _Marker:
+    """The end of a transaction that was of unknown outcome."""
 
-    def __init__(self, log: Log, ids: IdSource, clock: Clock, settings: AppendSettings) -> None:
+    index: int
+    data: bytes
+    applied: Applied | None = None
+    """What it brought about, once it is known to be in the log."""
+
+
+class Sequencer:
+    """Appends to the intake log and folds it. Thread-safe. Without `checkpoints` the log is read from its beginning."""
+
+    def __init__(self, log: Log, ids: IdSource, clock: Clock, settings: AppendSettings, checkpoints: CheckpointStore | None = None) -> None:
         self._log = log
         self._ids = ids
         self._clock = clock
         self._settings = settings
-        self._fold = IntakeFold()
+        self._read = FoldedLog(log, checkpoints, settings, self._applied)
         self._lock = threading.Lock()
         self._unsettled: tuple[int, bytes] | None = None
+        self._last_unknown: tuple[int, bytes] | None = None  # settled by now, perhaps
+        self._markers: dict[tuple[int, int], _Marker] = {}
 
     @property
     def fold(self) -> IntakeFold:
         """The state as of the last entry this process has read; only the sequencer applies to it."""
-        return self._fold
+        return self._read.fold
+
+    @property
+    def _fold(self) -> IntakeFold:
+        return self._read.fold
 
     @property
     def entry_bytes_max(self) -> int:
@@ -76,8 +102,40 @@ class Sequencer:
     def refresh(self) -> IntakeFold:
         """Read the log up to the tail it has now; returns the fold."""
         with self._lock:
-            self._read_on()
-        return self._fold
+            self._read.read_on()
+            return self._fold
+
+    def backlog(self) -> Backlog:
+        """Read the log up to the tail it has now; returns the view of it that readers use, shelves included."""
+        with self._lock:
+            self._read.read_on()
+            return self._read.backlog
+
+    def settle(self) -> None:
+        """Read the log up to the tail, after finding out about an entry of unknown outcome if there is one.
+
+        Raises `RetryLater` if that cannot be told yet.
+        """
+        with self._lock:
+            self._settle_earlier()
+            self._read.read_on()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether enough was read since the newest checkpoint that this process knows."""
+        return self._read.checkpoint_due
+
+    @property
+    def checkpoint_index(self) -> int:
+        """Of the newest checkpoint that this process knows; 0 for none."""
+        return self._read.checkpoint_index
+
+    def learn(self, checkpoint: Checkpoint, looked_to: int) -> None:
+        """A checkpoint was made: keep no longer what it has shelved. Nothing is due any more below entry `looked_to`."""
+        with self._lock:
+            if checkpoint.index > self._fold.next_index:
+                self._read.read_on()
+            self._read.learn(checkpoint, looked_to)
 
     def bind_cluster(self, cluster_id: str) -> None:
         """Make the log say which cluster's data folder it belongs to; nothing happens if it does already.
@@ -85,7 +143,7 @@ class Sequencer:
         Raises `ConfigInvalid` if it belongs to another.
         """
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             if self._fold.cluster_id is None:
                 self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
         check_cluster(self._fold, cluster_id)
@@ -99,7 +157,7 @@ class Sequencer:
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} cannot have {partitions} partitions; the number is between 1 and {PARTITIONS_MAX}")
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             if name not in self._fold.topics_by_name:
                 failpoints.reach("topic.append.before")
                 topic_id = bytes.fromhex(new_topic_id(self._ids))
@@ -134,7 +192,7 @@ class Sequencer:
             transactional_id=transactional_id, transaction_timeout_us=transaction_timeout_us, time_us=self._clock.now_us()
         )
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             producer = self._append(pb.IntakeEntry(producer=opened)).producer
         assert producer is not None, "the fold names every producer that is opened"
         return producer
@@ -142,17 +200,46 @@ class Sequencer:
     def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
         """Commit or abort the producer's open transaction; None, or why the marker touched nothing.
 
-        Raises `OutcomeUnknown` if the marker may or may not be there.
+        Raises `OutcomeUnknown` if the marker may or may not be there. The same call again then settles it: if that marker is in the log,
+        what it brought about is the answer, whatever happened to the producer since; else another one is appended.
         """
         ended = pb.TransactionEnded(producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us())
         with self._lock:
-            self._read_on()
-            return self._append(pb.IntakeEntry(transaction=ended)).refusal
+            earlier = self._markers.get((producer_id, epoch))
+            if earlier is not None:
+                self._settle_marker()
+            self._read.read_on()
+            if earlier is not None and earlier.applied is None and self._is_there(earlier.index, earlier.data) is not False:
+                raise OutcomeUnknown(
+                    f"the log was trimmed before this process read what came of the end of the transaction; open producer {producer_id} "
+                    "again and look at what is committed"
+                )
+            self._markers.pop((producer_id, epoch), None)
+            if earlier is not None and earlier.applied is not None:
+                return earlier.applied.refusal
+            try:
+                return self._append(pb.IntakeEntry(transaction=ended)).refusal
+            except OutcomeUnknown:
+                assert self._last_unknown is not None, "an entry of unknown outcome is kept"
+                self._markers[producer_id, epoch] = _Marker(*self._last_unknown)
+                raise
+
+    def _applied(self, index: int, data: bytes, applied: Applied) -> None:
+        """An entry was read or appended: note what a marker of unknown outcome brought about."""
+        for marker in self._markers.values():
+            if (marker.index, marker.data) == (index, data):
+                marker.applied = applied
+
+    def _settle_marker(self) -> None:
+        try:
+            self._settle_earlier()
+        except RetryLater as error:
+            raise OutcomeUnknown(f"the end of the transaction is still of unknown outcome: {error}") from error
 
     def end_overdue(self, now_us: int) -> list[OpenTransaction]:
         """Abort the transactions whose time is over, and fence their producers; returns those that were."""
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             overdue = [one for one in self._fold.transactions if one.deadline_us <= now_us]
             for transaction in overdue:
                 self._end_overdue(transaction, now_us)
@@ -171,7 +258,7 @@ class Sequencer:
     def forget_producers(self, idle_since_us: int) -> int:
         """Forget the producers last heard of before that; returns how many. Nothing is appended if there are none."""
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             before = len(self._fold.producers)
             busy = self._fold.transactions.busy
             if any(one.last_used_us < idle_since_us and one.producer_id not in busy for one in self._fold.producers):
@@ -181,14 +268,14 @@ class Sequencer:
     def raise_barrier(self, written_before_ms: int) -> None:
         """Promise that no file written before that comes into the log any more; nothing is appended if a later barrier stands."""
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             if written_before_ms > self._fold.barrier_ms:
                 self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
 
     def tick(self, now_us: int) -> int:
         """Promise that nothing later in the log has an ingest time before `now_us`; returns the newest tick, which may be later."""
         with self._lock:
-            self._read_on()
+            self._read.read_on()
             if now_us > self._fold.tick_us:
                 failpoints.reach("tick.append.before")
                 self._append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)))
@@ -206,18 +293,26 @@ class Sequencer:
             self._settle_earlier()
             if race:
                 self._clock.sleep(self._jitter_s(race))
-                self._read_on()
+                self._read.read_on()
             if not wanted():
                 return NOTHING
             index = self._fold.next_index
             try:
                 outcome = self._settle(index, data)
-            except OutcomeUnknown:
+            except Trimmed as error:
+                self._read.reload()
+                raise RetryLater(
+                    f"the log went on without this process, so nothing was appended ({error}); its state is loaded anew"
+                ) from error
+            except OutcomeUnknown as error:
+                self._last_unknown = (index, data)
                 self._unsettled = (index, data)
+                if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
+                    raise RetryLater(f"nothing was appended: another entry stood at {index} before the log was trimmed") from error
                 raise
             if outcome is Appended.OK:
-                return self._fold.apply(index, data)
-            self._read_on()
+                return self._read.apply(index, data)
+            self._read.read_on()
         raise RetryLater(
             f"log {self._log.name}: others were faster {self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
         )
@@ -231,13 +326,42 @@ class Sequencer:
         index, data = self._unsettled
         try:
             outcome = self._settle(index, data)
+        except Trimmed:
+            self._settle_trimmed()
+            return
         except OutcomeUnknown as error:
+            if isinstance(error.__cause__, Trimmed):
+                self._settle_trimmed()
+                return
             raise RetryLater(f"an earlier entry of the intake log is not settled yet, so nothing is appended after it ({error})") from error
         self._unsettled = None
         if outcome is Appended.OK:
-            self._fold.apply(index, data)
+            self._read.apply(index, data)
         else:
-            self._read_on()
+            self._read.read_on()
+
+    def _proves_absence(self, error: OutcomeUnknown) -> bool:
+        """Settle the entry below the floor; True if it is certainly not there. Raises `error` if the state cannot be loaded."""
+        try:
+            return self._settle_trimmed() is False
+        except ArchiverError as loading:
+            raise error from loading
+
+    def _settle_trimmed(self) -> bool | None:
+        """The unsettled entry lies below the floor, where nothing can land any more: is it there? None if nobody remembers."""
+        assert self._unsettled is not None, "only an unsettled entry is looked for"
+        index, data = self._unsettled
+        self._read.reload()
+        present = self._is_there(index, data)
+        self._unsettled = None
+        found = "is not remembered, so its sender never learns" if present is None else "is there" if present else "is not there"
+        _log.warning("log %s was trimmed past entry %d, whose outcome was unknown: it %s", self._log.name, index, found)
+        return present
+
+    def _is_there(self, index: int, data: bytes) -> bool | None:
+        """Whether the entry at `index`, which was read past, is this one; None if its id is not remembered."""
+        known = self._fold.entry_id(index)
+        return None if known is None else known == parse_entry(index, data).id
 
     def _settle(self, index: int, data: bytes) -> Appended:
         return append_settled(self._log, index, data, self._settings.append_attempts_max, self._settings.append_backoff, self._clock)
@@ -246,15 +370,6 @@ class Sequencer:
         """A random wait, so that two appenders do not keep step; grows a little while races are lost."""
         share = int.from_bytes(self._ids.random_bytes(2), "big") / 65536
         return self._settings.append_backoff * share * min(1.0, race / 10)
-
-    def _read_on(self) -> None:
-        tail = self._log.tail()
-        while self._fold.next_index < tail:
-            entries = self._log.read(self._fold.next_index, _READ_ENTRIES)
-            if not entries:
-                return  # the tail moved back: a restored backup; the next append says so
-            for entry in entries:
-                self._fold.apply(entry.index, entry.data)
 
 
 def check_cluster(fold: IntakeFold, cluster_id: str) -> None:
@@ -273,33 +388,3 @@ def check_topic_name(name: str) -> None:
             f"{name!r} is no topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, underscores or hyphens "
             "and is neither '.' nor '..'"
         )
-
-
-def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> pb.IntakeFile:
-    """The body of the entry that names an intake file; segments of one topic stand together."""
-    topics = [
-        pb.TopicSegments(
-            topic_id=bytes.fromhex(topic_id),
-            segments=[
-                pb.Segment(
-                    partition=segment.partition,
-                    row_group=segment.row_group,
-                    first_row=segment.first_row,
-                    rows=segment.rows,
-                    raw_bytes=segment.raw_bytes,
-                    accept_max_us=segment.accept_max_us,
-                    producer=batch_entry(segment.stamp),
-                )
-                for segment in group
-            ],
-        )
-        for topic_id, group in groupby(segments, key=lambda segment: segment.topic_id)
-    ]
-    return pb.IntakeFile(key=key, size=size, footer_sha256=footer_sha256, topics=topics)
-
-
-def batch_entry(stamp: Stamp | None) -> pb.ProducerBatch | None:
-    """Whose batch a segment is, as the entry says it."""
-    if stamp is None:
-        return None
-    return pb.ProducerBatch(producer_id=stamp.producer_id, epoch=stamp.epoch, sequence=stamp.sequence, transactional=stamp.transactional)

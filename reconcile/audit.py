@@ -8,7 +8,8 @@ Owns the audit document (`archiver audit --output json`), frozen by this version
                      "proof": "bounds" | "rows", "verdict", "why"}, …],
      "checked_at": "2026-01-02T03:04:05.678901Z", "snapshot_ids": {topic: snapshot id or null}}
 
-Every range is `[from, to]` with `to` exclusive. `why` is null or text. Partitions stand in the order of topic names and numbers.
+Every range is `[from, to]` with `to` exclusive. `gaps` are the offsets below `next` that hold no record because their transaction was
+aborted, archived or not. `why` is null or text. Partitions stand in the order of topic names and numbers.
 
 Order of looking: ledger, tables, data folder, intake log, intake files. Each may have moved on while the one before was looked at, and only
 in this order is a newer state never taken for a fault: tables may be ahead of the ledger, the intake log may be ahead of all.
@@ -27,15 +28,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, NotFound
-from archiver.ids import TopicId
+from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.fold import LedgerFold
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
-from intake.fold import IntakeFold, TopicState
+from intake.backlog import Backlog
+from intake.fold import TopicState
+from intake.segments import SegmentRef
+from intake.window import windows
 from reconcile.coverage import Range
 from reconcile.folder import (
     ArchiveFolders,
@@ -73,7 +78,7 @@ class Audit:
         self._settings = {topic.name: topic for topic in topics}
         self._clock = clock
 
-    def run(self, ledger: Callable[[], LedgerFold], intake: Callable[[], IntakeFold], scope: Scope | None = None) -> dict[str, object]:
+    def run(self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None = None) -> dict[str, object]:
         """The audit document of every topic, or of `scope`.
 
         `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what neither the intake log nor the
@@ -84,7 +89,10 @@ class Audit:
         unlogged = self._unlogged(before, scope)
         topics = _chosen(before, scope, unlogged)
         seen = {
-            topic.topic_id: self._observer.table(topic, self._settings.get(topic.name), known.topic(topic.topic_id)) for topic in topics
+            topic.topic_id: self._observer.table(
+                topic, self._settings.get(topic.name), known.topic(topic.topic_id), _gaps_of(before, topic.topic_id)
+            )
+            for topic in topics
         }
         tables = {settings.name: self._observer.unlogged(settings) for settings in unlogged}
         folder, unlisted = self._folder()
@@ -111,20 +119,14 @@ class Audit:
             views.append(TopicView(UNKNOWN_NAME, None, "none", _zeros([0]), unreadable=why, stray=True))
         return self._document(sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")))
 
-    def _unlogged(self, fold: IntakeFold, scope: Scope | None) -> list[TopicSettings]:
+    def _unlogged(self, intake: Backlog, scope: Scope | None) -> list[TopicSettings]:
         """The configured topics that the log does not know, as far as they are asked for."""
         wanted = self._settings.values() if scope is None else filter(None, [self._settings.get(scope[0])])
-        return [settings for settings in wanted if settings.name not in fold.topics_by_name]
+        return [settings for settings in wanted if settings.name not in intake.topics_by_name]
 
-    def _view(self, topic: TopicState, seen: SeenTable, known: LedgerFold, records: IntakeFold, wanted: frozenset[int] | None) -> TopicView:
+    def _view(self, topic: TopicState, seen: SeenTable, known: LedgerFold, records: Backlog, wanted: frozenset[int] | None) -> TopicView:
         settings = self._settings.get(topic.name)
-        partitions = partition_views(
-            topic,
-            known.topic(topic.topic_id),
-            lambda partition: records.stable_offset((topic.topic_id, partition)),
-            lambda partition: records.next_offset((topic.topic_id, partition)),
-            wanted,
-        )
+        partitions = partition_views(topic, known.topic(topic.topic_id), records, wanted)
         kind = "none" if settings is None else settings.archive.kind
         return TopicView(topic.name, topic.topic_id, kind, partitions, seen.table, seen.absent, seen.unreadable, topic.partitions)
 
@@ -135,20 +137,20 @@ class Audit:
         except ArchiverError as error:
             return ArchiveFolders(), f"{paths.ARCHIVE_PREFIX} could not be listed: {error}"
 
-    def _unnamed(self, fold: IntakeFold, wanted: set[str]) -> UnnamedIntake:
+    def _unnamed(self, intake: Backlog, wanted: set[str]) -> UnnamedIntake:
         """Traces of the wanted topics in intake files that the log does not name. Without any log there is no need to look into them."""
-        if not wanted or fold.next_index == 0:
+        if not wanted or intake.next_index == 0:
             return UnnamedIntake()
-        named = {
-            segment.file.key
-            for topic in fold.topics_by_id.values()
-            for partition in range(topic.partitions)
-            for segment in fold.segments((topic.topic_id, partition))
-        }
         try:
+            named = {
+                segment.file.key
+                for topic in intake.topics_by_id.values()
+                for partition in range(topic.partitions)
+                for segment in _segments(intake, (topic.topic_id, partition), 0, intake.next_offset((topic.topic_id, partition)))
+            }
             return unnamed_intake(self._objects, named, wanted)
         except ArchiverError as error:
-            return UnnamedIntake(unread=f"{paths.INTAKE_PREFIX} could not be listed: {error}")
+            return UnnamedIntake(unread=f"{paths.INTAKE_PREFIX} could not be compared with the intake log: {error}")
 
     def _anything(self, folder: ArchiveFolders) -> list[str]:
         """Beside a log without entries nothing can stand in the data folder."""
@@ -158,29 +160,29 @@ class Audit:
             return [f"{paths.INTAKE_PREFIX} could not be listed: {error}"]
         return [] if key is None else [f"the log is empty and the data folder holds {key}"]
 
-    def _with_intake(self, views: Sequence[TopicView], known: LedgerFold, records: IntakeFold) -> list[TopicView]:
+    def _with_intake(self, views: Sequence[TopicView], known: LedgerFold, records: Backlog) -> list[TopicView]:
         """The views with the offsets that were lost with their intake files."""
-        backlog = {
-            (view.topic, place.partition): records.segments((view.topic_id, place.partition), place.watermark)
-            for view in views
-            if view.topic_id is not None
-            for place in view.partitions
-            if place.watermark < place.stable
-        }
+
+        def backlog(view: TopicView, place: PartitionView) -> Iterator[SegmentRef]:
+            if view.topic_id is not None and place.watermark < place.stable:
+                yield from _segments(records, (view.topic_id, place.partition), place.watermark, place.stable)
 
         def with_lost(view: TopicView, place: PartitionView) -> PartitionView:
             ledger = known.topic(view.topic_id or TopicId(""))
-            segments = backlog.get((view.topic, place.partition), ())
-            return replace(place, lost=lost_offsets(self._objects, ledger, place.partition, segments, place.stable, harmed))
+            lost = lost_offsets(self._objects, ledger, place.partition, backlog(view, place), place.stable, harmed)
+            return replace(place, lost=lost)
 
         try:
-            harmed = harmed_intake(self._objects, (segment.file for segments in backlog.values() for segment in segments))
+            places = [(view, place) for view in views for place in view.partitions]
+            harmed = harmed_intake(self._objects, (segment.file for view, place in places for segment in backlog(view, place)))
+            if not harmed:
+                return list(views)
             return [replace(view, partitions=tuple(with_lost(view, place) for place in view.partitions)) for view in views]
         except ArchiverError as error:
             why = f"intake files could not be looked at: {error}"
             return [_doubted(view, lambda place: why if place.watermark < place.stable else None) for view in views]
 
-    def _strays(self, folder: ArchiveFolders, records: IntakeFold) -> list[TopicView]:
+    def _strays(self, folder: ArchiveFolders, records: Backlog) -> list[TopicView]:
         """Topics and partitions that only the folder below `archive/` knows."""
         strays: list[TopicView] = []
         for topic_id, reaches in folder.topics.items():
@@ -242,12 +244,30 @@ def _lists(ranges: Sequence[Range]) -> list[list[int]]:
     return [[low, high] for low, high in ranges]
 
 
-def _chosen(fold: IntakeFold, scope: Scope | None, unlogged: Sequence[TopicSettings]) -> list[TopicState]:
+def _gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:
+    """The gaps of one topic that the log knew before the tables were looked at; none where it cannot be asked."""
+
+    def gaps(partition: int, start: int, end: int) -> Sequence[Range]:
+        try:
+            return intake.gaps((topic_id, partition), start, end)
+        except ArchiverError:
+            return ()
+
+    return gaps
+
+
+def _segments(intake: Backlog, tp: TopicPartition, start: int, stop: int) -> Iterator[SegmentRef]:
+    """The segments in [start, stop), never many of them at a time."""
+    for window in windows(intake, tp, start, stop):
+        yield from window.segments
+
+
+def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettings]) -> list[TopicState]:
     """The topics of the log to look at, by name; raises `NotFound` for a scope that neither they nor the `unlogged` ones meet."""
     if scope is None:
-        return [fold.topics_by_name[name] for name in sorted(fold.topics_by_name)]
+        return [intake.topics_by_name[name] for name in sorted(intake.topics_by_name)]
     name, wanted = scope
-    topic = fold.topics_by_name.get(name)
+    topic = intake.topics_by_name.get(name)
     if topic is None and not unlogged:
         raise NotFound(f"there is no topic {name}; `archiver topics list` shows those there are")
     count = unlogged[0].partitions if topic is None else topic.partitions

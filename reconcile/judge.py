@@ -1,7 +1,8 @@
 """The audit's verdict on one topic: pure, from views to findings per partition.
 
 *valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was removed by a snapshot that says so;
-and every later one is in an intake file that is there. *invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be
+and every later one is in an intake file that is there. Which offsets are gaps is said by the intake log as far as it is stable, and else by
+the footers of archives and the ledger. *invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be
 told from what could be seen. Promises never to say valid of something it has not seen, and never invalid without an offset, a file or a
 contradiction to point to.
 
@@ -77,18 +78,18 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     findings = [_with_table(table, partition, contents) for partition in partitions]
     _explain_removals(table, findings)
     for found in findings:
-        _judge_missing(found, seen_all=not contents.unclear.get(found.view.partition))
+        _judge_missing(found, seen_all=found.view.gaps is not None and not contents.unclear.get(found.view.partition))
     return findings
 
 
 def _untold(partition: PartitionView, why: str) -> PartitionFinding:
-    return PartitionFinding(partition, pending=merge(partition.pending), unclear=[why])
+    return PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending), unclear=[why])
 
 
 def _without_table(view: TopicView, partition: PartitionView) -> PartitionFinding:
     """No table of this topic: right as long as nothing was archived."""
-    found = PartitionFinding(partition, pending=merge(partition.pending))
-    found.missing = merge([(partition.start, partition.watermark)])
+    found = PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending))
+    found.missing = subtract(merge([(partition.start, partition.watermark)]), found.gaps)
     if found.missing:
         found.wrong.append(view.absent or f"offsets {_shown(found.missing)} are archived by the ledger, and there is no table")
     elif view.absent is not None:
@@ -204,9 +205,9 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     spans = contents.spans.get(number, [])
     told = None if table.watermarks is None else table.watermarks.get(number, 0)
     end = max(view.watermark, told or 0)
-    coverage = cover(view.start, end, contents.gaps.get(number, []), spans)
+    found.gaps = _gaps(view, contents.gaps.get(number, ()))
+    coverage = cover(view.start, end, found.gaps, spans)
     found.rows = sum(high - low for low, high in spans)
-    found.gaps = intersect(merge(contents.gaps.get(number, [])), merge([(view.start, end)]))
     found.missing, found.doubled = coverage.missing, coverage.doubled
     found.pending = subtract(merge(view.pending), merge([(0, end)]))
     if found.doubled:
@@ -214,11 +215,29 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     unstable = subtract(merge(spans), merge([(0, view.stable)]))
     if unstable:
         found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
+    _judge_claims(found, contents.gaps.get(number, ()))
     _judge_outside(found, subtract(coverage.outside, unstable), end)
     _judge_watermarks(found, table, told)
     if table.has_deletes:
         found.unclear.append("the table has delete files of somebody else: which rows they remove is not told by its manifests")
     return found
+
+
+def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
+    """The offsets that should hold no record. Below the stable offset the log has the last word: all is decided there."""
+    others = merge([*footers, *view.passed])
+    if view.gaps is None:
+        return others
+    return merge([*view.gaps, *subtract(others, merge([(0, view.stable)]))])
+
+
+def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
+    """What is missing because archives, or the ledger, take it for a gap; and what could not be compared."""
+    claimed = intersect(found.missing, merge([*footers, *found.view.passed]))
+    if claimed:
+        found.wrong.append(f"offsets {_shown(claimed)} were archived as gaps, and the intake log has records there")
+    if found.view.gaps is None and found.missing:
+        found.unclear.append("the intake log could not tell which offsets are gaps")
 
 
 def _judge_outside(found: PartitionFinding, outside: Sequence[Range], end: int) -> None:

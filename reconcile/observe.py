@@ -16,17 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.catalog.evidence import Doubted, judge
+from archiver.catalog.evidence import Doubted, Gaps, judge
 from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.errors import ArchiverError, Corrupted
-from archiver.ids import TopicId
+from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
 from archiver.stream.archives import check_footer, find_archives
 from archiver.stream.seal import check_seal
+from intake.backlog import Backlog
 from intake.fold import TopicState
 from reconcile.coverage import Range, merge, total
 from reconcile.views import FileView, Kind, PartitionView, Removal, TableState
@@ -65,8 +66,11 @@ class Observer:
         self._cluster_id = cluster_id
         self._tables = tables
 
-    def table(self, state: TopicState, settings: TopicSettings | None, ledger: TopicLedger) -> SeenTable:
-        """What stands for the topic's table. Never raises an `ArchiverError`: what cannot be seen is said."""
+    def table(self, state: TopicState, settings: TopicSettings | None, ledger: TopicLedger, gaps: Gaps) -> SeenTable:
+        """What stands for the topic's table. Never raises an `ArchiverError`: what cannot be seen is said.
+
+        `gaps` are those of the intake log; a file whose number of rows they explain is not opened.
+        """
         kind: Kind = "none" if settings is None else settings.archive.kind
         written = bool(ledger.pending) or any(ledger.watermarks.values())
         try:
@@ -78,7 +82,7 @@ class Observer:
                 return SeenTable(unreadable="the topic has archives, but its archive kind is now none: its table is not looked at")
             if settings is None or kind == "none":
                 return SeenTable()
-            return self._catalog_table(state, settings, ledger, written)
+            return self._catalog_table(state, settings, ledger, written, gaps)
         except ArchiverError as error:
             return SeenTable(unreadable=f"the table could not be looked at: {error}")
 
@@ -100,7 +104,7 @@ class Observer:
         proof = f"its table {name} has {rows} rows" if rows else f"its table {name} was made for it" if named else None
         return UnloggedTable(None if owner is None else TopicId(owner), view.snapshot_id, proof)
 
-    def _catalog_table(self, state: TopicState, settings: TopicSettings, ledger: TopicLedger, written: bool) -> SeenTable:
+    def _catalog_table(self, state: TopicState, settings: TopicSettings, ledger: TopicLedger, written: bool, gaps: Gaps) -> SeenTable:
         catalog, name = settings.archive.catalog, settings.archive.table
         assert catalog is not None, "settings demand a catalog for kind iceberg"
         assert name is not None, "settings demand a table for kind iceberg"
@@ -111,11 +115,11 @@ class Observer:
         stranger = _stranger(view, name, self._cluster_id, state, ledger)
         if stranger is not None:
             return SeenTable(absent=stranger)
-        return SeenTable(self._state(state, name, tables, view))
+        return SeenTable(self._state(state, name, tables, view, gaps))
 
-    def _state(self, state: TopicState, name: str, tables: Tables, view: TableView) -> TableState:
+    def _state(self, state: TopicState, name: str, tables: Tables, view: TableView, gaps: Gaps) -> TableState:
         live = list(tables.live_files(view)) if view.snapshot_id is not None else []
-        evidence = judge(view, state.partitions, lambda: live)
+        evidence = judge(view, state.partitions, lambda: live, gaps=gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         return TableState(
@@ -123,28 +127,30 @@ class Observer:
             snapshot_id=view.snapshot_id,
             watermarks=known,
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
-            files=tuple(self._file(state.topic_id, file, sizes) for file in live),
+            files=tuple(self._file(state, file, sizes, gaps) for file in live),
             removals=foreign_removals(view),
             has_deletes=any(file.has_deletes for file in live),
         )
 
-    def _file(self, topic_id: TopicId, live: LiveFile, sizes: Mapping[str, int]) -> FileView:
-        key = self._key_of(topic_id, live.path)
+    def _file(self, state: TopicState, live: LiveFile, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
+        key = self._key_of(state.topic_id, live.path)
         size = sizes.get(key) if key is not None else None
         if key is not None and size is None:
             info = self._objects.info(key)
             size = None if info is None else info.size
         parsed = None if key is None else paths.parse_archive_key(key)
+        mine = parsed if parsed is not None and parsed.topic_id == state.topic_id else None
         file = FileView(
             path=live.path,
             record_count=live.record_count,
             file_size=live.file_size,
             object_size=size,
-            key=parsed if parsed is not None and parsed.topic_id == topic_id else None,
+            key=mine,
             offset_min=live.offset_min,
             offset_max=live.offset_max,
             partition_min=live.partition_min,
             partition_max=live.partition_max,
+            gaps=() if mine is None or mine.partition >= state.partitions else tuple(gaps(mine.partition, mine.base, mine.end)),
         )
         if key is None:
             return replace(file, object_size=live.file_size or 0, unread="it lies outside of the data folder")
@@ -201,10 +207,9 @@ class Observer:
         return spelled[len(root) :] if spelled.startswith(root) and ".." not in spelled else None
 
 
-def partition_views(
-    state: TopicState, ledger: TopicLedger, stable: Callable[[int], int], following: Callable[[int], int], wanted: frozenset[int] | None
-) -> tuple[PartitionView, ...]:
+def partition_views(state: TopicState, ledger: TopicLedger, intake: Backlog, wanted: frozenset[int] | None) -> tuple[PartitionView, ...]:
     """The partitions of a topic by both logs; only the `wanted` ones if given."""
+    topic_id = state.topic_id
     pending: dict[int, list[Range]] = {}
     for item in ledger.pending:
         pending.setdefault(item.archive.partition, []).append((item.archive.base, item.archive.end))
@@ -212,14 +217,24 @@ def partition_views(
         PartitionView(
             partition=partition,
             start=0,
-            stable=stable(partition),
-            next=following(partition),
+            stable=intake.stable_offset((topic_id, partition)),
+            next=intake.next_offset((topic_id, partition)),
             watermark=ledger.watermark(partition),
             pending=merge(pending.get(partition, [])),
+            gaps=_log_gaps(intake, (topic_id, partition)),
+            passed=ledger.passed.ranges(partition),
         )
         for partition in range(state.partitions)
         if wanted is None or partition in wanted
     )
+
+
+def _log_gaps(intake: Backlog, tp: TopicPartition) -> tuple[Range, ...] | None:
+    """None if the log cannot be asked: a shelf is gone, or the store is away."""
+    try:
+        return tuple(intake.gaps(tp, 0, intake.next_offset(tp)))
+    except ArchiverError:
+        return None
 
 
 def read_offsets(parquet: pq.ParquetFile, name: str) -> dict[int, tuple[Range, ...]]:

@@ -45,6 +45,10 @@ class PartitionView:
     """What was sent and can neither be archived nor read any more."""
     doubts: tuple[str, ...] = ()
     """Why log and data folder do not seem to belong together."""
+    gaps: tuple[Range, ...] | None = ()
+    """Offsets below `next` that hold no record, by the intake log: of aborted transactions. None if the log could not tell."""
+    passed: tuple[Range, ...] = ()
+    """Ranges that count as archived without an archive, because the ledger took them in as nothing but gaps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from archiver.catalog.choose import unbroken_since
-from archiver.catalog.evidence import Known
+from archiver.catalog.evidence import Gaps, Known, no_gaps, same_place
 from archiver.catalog.tables import TableView
 from archiver.ledger.views import TopicLedger
 
@@ -26,10 +26,11 @@ def revived_keys(ledger: TopicLedger, paths: Collection[str]) -> tuple[str, ...]
     return tuple(key for key in ledger.killed if any(path.endswith(f"/{key}") for path in by_name.get(key.rpartition("/")[2], ())))
 
 
-def contradiction(view: TableView, known: Known, ledger: TopicLedger, revived: Collection[str]) -> str | None:
+def contradiction(view: TableView, known: Known, ledger: TopicLedger, revived: Collection[str], gaps: Gaps = no_gaps) -> str | None:
     """Why table and ledger cannot both be the newest, worded to follow the table's name; None if they can.
 
-    `revived` are killed keys found in the lineage. The caller must make sure that no newer leader wrote what this ledger lacks.
+    `revived` are killed keys found in the lineage. Offsets are compared modulo `gaps` (rule C2). The caller must make sure that no newer
+    leader wrote what this ledger lacks.
     """
     if view.sequence_number < ledger.sequence_number:
         return (
@@ -38,7 +39,7 @@ def contradiction(view: TableView, known: Known, ledger: TopicLedger, revived: C
         )
     for partition, offset in enumerate(known.watermarks):
         recorded = ledger.watermark(partition)
-        if offset < recorded:
+        if offset < recorded and not same_place(gaps, partition, offset, recorded):
             return (
                 f"is complete up to offset {offset} of partition {partition}, and the ledger has seen it complete up to {recorded}: it was "
                 "rolled back, or the catalog was restored from an older copy; put the newest state back"

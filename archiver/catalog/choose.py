@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from archiver.catalog.evidence import NextData, no_gaps
+from archiver.catalog.evidence import Gaps, no_gaps, same_place
 from archiver.catalog.tables import TableView
 from archiver.ledger.views import PendingFile
 
@@ -56,7 +56,7 @@ def choose(
     paths: Collection[str],
     complete: Callable[[PendingFile], bool],
     starts: Mapping[int, int] | None = None,
-    next_data: NextData = no_gaps,
+    gaps: Gaps = no_gaps,
 ) -> Choice:
     """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose lineage holds `paths`."""
     starts = starts or {}
@@ -69,7 +69,7 @@ def choose(
         if item.path is not None and item.path in paths:
             committed.append(item)
             continue
-        why = _objection(item, at, starts, complete, next_data)
+        why = _objection(item, at, starts, complete, gaps)
         if why is None:
             offered.append(item)
             at[archive.partition] = max(at[archive.partition], archive.end)
@@ -79,7 +79,7 @@ def choose(
 
 
 def _objection(
-    item: PendingFile, at: Sequence[int], starts: Mapping[int, int], complete: Callable[[PendingFile], bool], next_data: NextData
+    item: PendingFile, at: Sequence[int], starts: Mapping[int, int], complete: Callable[[PendingFile], bool], gaps: Gaps
 ) -> str | None:
     archive = item.archive
     partition = archive.partition
@@ -87,9 +87,11 @@ def _objection(
         return f"the topic has {len(at)} partitions, not {partition + 1}"
     if archive.end <= starts.get(partition, 0):
         return f"retention removed everything below {starts[partition]}"
-    if next_data(partition, archive.base) != next_data(partition, at[partition]):
+    if archive.gap_only and archive.end <= at[partition]:
+        return "the table is past it"
+    if not same_place(gaps, partition, archive.base, at[partition]):
         return f"starts at {archive.base}, but the table is complete up to {at[partition]}"
-    if not complete(item):
+    if not archive.gap_only and not complete(item):  # there is no row that could be doubled
         return (
             f"the table's history since sequence number {item.last_sequence_number} is not complete; it may have been in the table before"
         )

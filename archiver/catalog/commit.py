@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from archiver import failpoints
 from archiver.catalog.agree import contradiction, revived_keys
 from archiver.catalog.choose import Choice, choose, complete_since
-from archiver.catalog.evidence import Doubted, Evidence, Known, judge
+from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
 from archiver.catalog.expiry import expired
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
@@ -111,24 +111,28 @@ class Committer:
         self._limits = limits
         self._clock = clock
 
-    def settle(self, target: TableTarget) -> CommitOutcome | None:
+    def settle(self, target: TableTarget, gaps: Gaps = no_gaps) -> CommitOutcome | None:
         """Look at the table without offering anything (rule T1): what the ledger must learn, None if it knows all.
 
-        Raises `TopicHalted` if somebody must act first, `RetryLater` if the catalog cannot be asked.
+        Offsets are compared modulo `gaps` (rule C2). Raises `TopicHalted` if somebody must act first, `RetryLater` if the catalog cannot
+        be asked.
         """
         ledger = self._leader.fold.topic(target.topic_id)
-        look = self._look(target, ledger)
+        look = self._look(target, ledger, gaps)
         if look is None:
             return None
         outcome = self._seen(look, ledger, 0)
         return outcome if outcome.news else None
 
-    def commit(self, target: TableTarget, commit_id: uuid.UUID, valid_through_us: int = 0, fence: bool = False) -> CommitOutcome | None:
+    def commit(
+        self, target: TableTarget, commit_id: uuid.UUID, valid_through_us: int = 0, fence: bool = False, gaps: Gaps = no_gaps
+    ) -> CommitOutcome | None:
         """Bring the topic's pending archives into the table with one snapshot; None if there is no table and nothing pending.
 
         `valid_through_us` is what the table may claim if all of them get in. `fence` commits even if there is nothing to add (rule D2).
-        Raises `Deposed`; `TopicHalted` if somebody must act; `RetryLater` if nothing was committed within the bounds; `OutcomeUnknown` if
-        the last request may still land. In each case the files stay pending and a later call goes on.
+        Offsets are compared modulo `gaps` (rule C2). Raises `Deposed`; `TopicHalted` if somebody must act; `RetryLater` if nothing was
+        committed within the bounds; `OutcomeUnknown` if the last request may still land. In each case the files stay pending and a later
+        call goes on.
         """
         deadline = self._clock.monotonic_s() + self._limits.timeout_s
         open_request: Prepared | None = None
@@ -140,7 +144,7 @@ class Committer:
                     break
             ledger = self._leader.fold.topic(target.topic_id)
             try:
-                look = self._look(target, ledger)
+                look = self._look(target, ledger, gaps)
                 if look is None:
                     _must_be_idle(target, ledger)
                     return None
@@ -167,11 +171,11 @@ class Committer:
             raise OutcomeUnknown(f"{message}; the last request may still land ({why}); the next run will look")
         raise RetryLater(f"{message} ({why}); the next run goes on")
 
-    def _look(self, target: TableTarget, ledger: TopicLedger) -> _Look | None:
+    def _look(self, target: TableTarget, ledger: TopicLedger, gaps: Gaps) -> _Look | None:
         view = load_table(self._tables, target, ledger.table_uuid)
         if view is None:
             return None
-        known = judge(view, target.partitions, lambda: self._tables.live_files(view))
+        known = judge(view, target.partitions, lambda: self._tables.live_files(view), gaps=gaps)
         if isinstance(known, Doubted):
             raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {known.why}")
         since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
@@ -181,11 +185,11 @@ class Committer:
         if since and min(since) < view.sequence_number:
             paths = self._tables.data_paths(view, min(since))
         revived = revived_keys(ledger, paths)
-        why = contradiction(view, known, ledger, revived)
+        why = contradiction(view, known, ledger, revived, gaps)
         if why is not None:
             self._leader.check()  # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is wrong
             raise TopicHalted(target.topic, f"table {shown(target.identifier)} {why}")
-        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view))
+        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view), gaps=gaps)
         return _Look(view, known, choice, revived)
 
     def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from archiver.catalog.layout import WATERMARKS
@@ -21,14 +21,26 @@ from archiver.errors import Corrupted
 
 VERSION = 1
 
-NextData = Callable[[int, int], int]
-"""(partition, offset) → the first offset at or beyond it that holds a record; offsets are compared through it (rule C2)."""
+Gaps = Callable[[int, int, int], Sequence[tuple[int, int]]]
+"""(partition, start, end) → the ranges inside [start, end) that hold no record: ascending, never touching."""
 
 
-def no_gaps(partition: int, offset: int) -> int:
-    """The `NextData` of a log in which every offset holds a record."""
-    del partition
-    return offset
+def no_gaps(partition: int, start: int, end: int) -> Sequence[tuple[int, int]]:
+    """The `Gaps` of a log in which every offset holds a record."""
+    del partition, start, end
+    return ()
+
+
+def same_place(gaps: Gaps, partition: int, one: int, other: int) -> bool:
+    """Rule C2: two offsets are the same place if no record lies between them."""
+    return one == other or records_between(gaps, partition, min(one, other), max(one, other)) == 0
+
+
+def records_between(gaps: Gaps, partition: int, start: int, end: int) -> int:
+    """How many offsets of [start, end) hold a record."""
+    if start >= end:
+        return 0
+    return end - start - sum(high - low for low, high in gaps(partition, start, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +118,13 @@ def judge(
     partitions: int,
     live_files: Callable[[], Iterable[LiveFile]],
     starts: Mapping[int, int] | None = None,
-    next_data: NextData = no_gaps,
+    gaps: Gaps = no_gaps,
 ) -> Known | Doubted:
     """The table's watermark, or why there is none.
 
     `live_files` is called only where bounds are needed. `starts` are retention's heads per partition: rows below are gone on purpose.
+    Bounds know nothing of gaps behind the last record, so they are compared by `gaps` (rule C2); a watermark that rests on bounds alone
+    ends at the last record.
     """
     starts = starts or {}
     lineage = view.lineage()
@@ -119,7 +133,7 @@ def judge(
     except Corrupted as error:
         return Doubted(f"{error}; restore the property, or name another table")
     if evidence is None:
-        return _without_evidence(lineage, partitions, live_files, starts, next_data)
+        return _without_evidence(lineage, partitions, live_files, starts)
     vector = tuple(max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions))
     position = next((at for at, item in enumerate(lineage) if item.snapshot_id == evidence.snapshot_id), None)
     if position is not None:
@@ -133,7 +147,7 @@ def judge(
             f"its history up to snapshot {lineage[0].snapshot_id} (sequence number {lineage[0].sequence_number}) does not contain our "
             f"snapshot {evidence.snapshot_id} (sequence number {evidence.sequence_number}): it was rolled back; roll it forward again"
         )
-    why = _disagreement(list(live_files()), evidence, partitions, starts, next_data)
+    why = _disagreement(list(live_files()), evidence, partitions, starts, gaps)
     if why is not None:
         return Doubted(
             f"the history between our snapshot {evidence.snapshot_id} and the current one was expired, and the files do not confirm our "
@@ -147,7 +161,6 @@ def _without_evidence(
     partitions: int,
     live_files: Callable[[], Iterable[LiveFile]],
     starts: Mapping[int, int],
-    next_data: NextData,
 ) -> Known | Doubted:
     upper = [starts.get(partition, 0) for partition in range(partitions)]
     for item in live_files() if lineage else ():
@@ -157,11 +170,10 @@ def _without_evidence(
                 f"it has no {WATERMARKS} property, and file {item.path} does not tell which offsets it holds; name another table"
             )
         upper[partition] = max(upper[partition], item.offset_max + 1)
-    watermarks = tuple(next_data(partition, offset) for partition, offset in enumerate(upper))
-    return Known(watermarks, None, lineage, by_bounds=bool(lineage))
+    return Known(tuple(upper), None, lineage, by_bounds=bool(lineage))
 
 
-def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, starts: Mapping[int, int], next_data: NextData) -> str | None:
+def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, starts: Mapping[int, int], gaps: Gaps) -> str | None:
     """What in the live files contradicts the evidence; None if nothing does.
 
     A file of one partition tells that partition's upper bound exactly. One that mixes partitions (compacted by somebody) tells only that
@@ -184,21 +196,11 @@ def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, st
     for partition in range(partitions):
         expected, start = evidence.offset(partition), starts.get(partition, 0)
         have = max(upper.get(partition, 0), start)
-        if have > max(expected, start) or (not mixed and next_data(partition, have) != next_data(partition, max(expected, start))):
+        if have > max(expected, start) or (not mixed and not same_place(gaps, partition, have, max(expected, start))):
             return f"partition {partition} ends at {have}, our watermark is {expected}"
     if mixed:
-        due = sum(_records(partition, starts.get(partition, 0), evidence.offset(partition), next_data) for partition in range(partitions))
+        due = sum(records_between(gaps, partition, starts.get(partition, 0), evidence.offset(partition)) for partition in range(partitions))
         rows = sum(item.record_count for item in files)
         if rows != due or any(item.has_deletes for item in files):
             return f"its files hold {rows} rows and perhaps deletes, our watermarks mean {due}"
     return None
-
-
-def _records(partition: int, start: int, end: int, next_data: NextData) -> int:
-    """Offsets in [start, end) that hold a record."""
-    if next_data is no_gaps:
-        return max(0, end - start)
-    count, at = 0, next_data(partition, start)
-    while at < end:
-        count, at = count + 1, next_data(partition, at + 1)
-    return count

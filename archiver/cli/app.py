@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from archiver import packages
-from archiver.cli import archive, audit, config, consume, demo, ledger, produce, status, tables, topics
+from archiver.cli import archive, audit, clean, config, consume, demo, ledger, produce, status, tables, topics
 from archiver.cli.exits import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.errors import ArchiverError
 
@@ -29,6 +29,7 @@ app.command("demo")(demo.demo)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("archive")(archive.archive)
+app.command("clean")(clean.clean)
 app.command("audit")(audit.audit)
 app.command("status")(status.status)
 app.command("tables")(tables.tables)

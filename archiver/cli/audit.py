@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,9 +42,14 @@ def print_audit(document: dict[str, object]) -> None:
     assert isinstance(partitions, list)
     print_table(
         "audit",
-        ("topic", "partition", "start", "watermark", "stable", "next", "rows", "proof", "verdict"),
+        ("topic", "partition", "start", "watermark", "stable", "next", "rows", "aborted", "proof", "verdict"),
         [
-            tuple(item[name] for name in ("topic", "partition", "start", "watermark", "stable", "next", "rows", "proof", "verdict"))
+            (
+                *(item[name] for name in ("topic", "partition", "start", "watermark", "stable", "next", "rows")),
+                _aborted(item, 0, item["next"]),
+                item["proof"],
+                item["verdict"],
+            )
             for item in partitions
         ],
     )
@@ -54,9 +59,14 @@ def print_audit(document: dict[str, object]) -> None:
             for kind in ("missing", "doubled", "removed", "pending"):
                 if item[kind]:
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
-    waiting = sum(item["stable"] - item["watermark"] for item in partitions)
+    waiting = sum(item["stable"] - item["watermark"] - _aborted(item, item["watermark"], item["stable"]) for item in partitions)
     if not partitions:
         print("there is nothing to audit yet")
     elif waiting:
         print(f"{waiting:,} stable records are not archived yet; the verdict is about what is below the watermarks")
     print(f"verdict: {document['verdict']}")
+
+
+def _aborted(item: dict[str, Any], start: int, end: int) -> int:
+    """Offsets in [start, end) that are gaps."""
+    return sum(max(0, min(high, end) - max(low, start)) for low, high in item["gaps"])

@@ -12,7 +12,6 @@ import typer
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, application
 from archiver.clock import SystemClock
-from archiver.errors import NotFound
 from archiver.ids import TopicId
 from archiver.stream.decode import Decoder
 from archiver.stream.records import StreamRecord
@@ -31,26 +30,27 @@ def consume(
     partition: Annotated[int | None, typer.Option("--partition", help="Only this partition (default: all, one after the other).")] = None,
     start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
     limit: Annotated[int | None, typer.Option("--max", min=0, help="At most so many records in all.")] = None,
+    uncommitted: Annotated[
+        bool, typer.Option("--uncommitted", help="Also what is in open transactions, or behind them; it may be aborted yet.")
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more at the end; stop with Ctrl-C.")] = False,
     decode: Annotated[
         bool, typer.Option("--decode", help="Add the decoded message as `decoded` (see the schema in the configuration).")
     ] = False,
     text: Annotated[bool, typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64.")] = False,
 ) -> int:
-    """Print records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text."""
+    """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text."""
     with application(config) as app:
         state = app.topic(topic)
-        if partition is not None and not 0 <= partition < state.partitions:
-            raise NotFound(f"topic {topic} has no partition {partition}; it has {state.partitions} partitions, 0 to {state.partitions - 1}")
         partitions = range(state.partitions) if partition is None else [partition]
         line = _printer(app, topic, decode, text)
-        for record in _records(app, state.topic_id, list(partitions), start, limit, follow):
+        for record in _records(app, state.topic_id, list(partitions), start, limit, follow, uncommitted):
             sys.stdout.write(line(record) + "\n")
     return FINE
 
 
 def _records(
-    app: Application, topic_id: TopicId, partitions: list[int], start: int, limit: int | None, follow: bool
+    app: Application, topic_id: TopicId, partitions: list[int], start: int, limit: int | None, follow: bool, uncommitted: bool
 ) -> Iterator[StreamRecord]:
     """One pass over the partitions; with `follow`, pass after pass from where each partition ended."""
     clock = SystemClock()
@@ -59,7 +59,7 @@ def _records(
     while True:
         stream = app.stream()
         for partition in partitions:
-            for record in stream.read(topic_id, partition, at[partition], remaining):
+            for record in stream.read(topic_id, partition, at[partition], remaining, uncommitted=uncommitted):
                 yield record
                 at[partition] = record.offset + 1
                 remaining = None if remaining is None else remaining - 1

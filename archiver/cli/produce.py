@@ -15,8 +15,9 @@ import typer
 from archiver.cli.exits import FINE, UNTOLD, USAGE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_line
+from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.errors import InvalidInput
-from archiver.jobs.sending import Sending, Sent
+from archiver.jobs.sending import Sending, Sent, WholeInput
 from intake.inputs import read_inputs
 
 ERRORS_SHOWN_MAX = 20
@@ -42,9 +43,22 @@ def produce(
     ] = InputFormat.JSONL,
     topic: Annotated[str | None, typer.Option("--topic", help="The topic of records that do not name one.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Keys, values and header values are UTF-8 text instead of base64.")] = False,
+    idempotent: Annotated[bool, typer.Option("--idempotent", help="Send through an idempotent producer of this run's own.")] = False,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(
+            "--transactional-id",
+            metavar="ID",
+            help="Send the whole input as one transaction: others see all of it or, if anything goes wrong, nothing. Whoever else uses "
+            "this id is fenced.",
+        ),
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Send records and wait until each is acknowledged: stored, and in the intake log at its offset."""
+    """Send records and wait until each is acknowledged: stored, and in the intake log at its offset.
+
+    Ctrl-C and SIGTERM end the input: what was read is sent and acknowledged. A transaction is aborted then.
+    """
     counts: Counter[str] = Counter()
 
     def tell(sent: Sent) -> None:
@@ -55,14 +69,29 @@ def produce(
         elif sent.error is not None and counts.total() - counts["ok"] <= ERRORS_SHOWN_MAX:
             print(f"{sent.outcome}: {sent.error}", file=sys.stderr)
 
-    with _opened(source, form) as stream, application(config) as app:
-        limit = app.settings.intake.record_bytes_max
-        inputs = read_inputs(stream, form.value, topic, text, limit)
+    with stopped_by_signals() as stop, _opened(source, form) as stream, application(config) as app:
+        intake = app.settings.intake
+        records, raw = (stream, None) if form is InputFormat.PARQUET else stoppable(stream, stop)
+        inputs = until_stopped(read_inputs(records, form.value, topic, text, intake.record_bytes_max), stop, raw)
+        writer = app.writer()
         try:
-            Sending(app.writer(), tell, app.settings.intake.close_timeout).run(inputs)
+            transaction = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
+        except BaseException:
+            writer.close()
+            raise
+        try:
+            Sending(writer, tell, intake.close_timeout, through=transaction.producer).run(
+                inputs, lambda whole: transaction.end(whole and stop.signal is None)
+            )
         finally:
             if output is Output.TEXT:
                 print(_summary(counts))
+            if transaction.aborted is not None:
+                print(f"the transaction was aborted, none of its records counts: {transaction.aborted}", file=sys.stderr)
+    if stop.signal is not None:
+        print(f"stopped by {stop.signal.name}; everything that was read is acknowledged", file=sys.stderr)
+    if transaction.aborted is not None:
+        return WRONG
     if counts["refused"]:
         return USAGE
     if counts["failed"]:

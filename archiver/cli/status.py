@@ -9,9 +9,10 @@ import typer
 from archiver.cli.exits import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table
-from archiver.jobs.positions import positions
+from archiver.clock import SystemClock
+from archiver.jobs.positions import PartitionPosition, positions
 from archiver.settings import TopicSettings
-from intake.fold import IntakeFold
+from intake.backlog import Backlog
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
@@ -35,7 +36,7 @@ def status(
 
 
 def _document(app: Application) -> dict[str, object]:
-    intake, ledger = app.intake(), app.ledger()
+    intake, ledger, pin, now_us = app.intake(), app.ledger(), app.pinned(), SystemClock().now_us()
     topics: list[dict[str, object]] = []
     attention = [note for topic in app.settings.topics if (note := _difference(topic, intake)) is not None]
     for name, state in sorted(intake.topics_by_name.items()):
@@ -43,6 +44,7 @@ def _document(app: Application) -> dict[str, object]:
         pending = ledger.topic(state.topic_id).pending
         if pending:
             attention.append(f"topic {name} has {len(pending)} archives that are in no table yet; run `archiver archive --topic {name}`")
+        attention += [note for item in found if (note := _overdue(name, item, now_us)) is not None]
         topics.append(
             {
                 "topic": name,
@@ -51,6 +53,7 @@ def _document(app: Application) -> dict[str, object]:
                 "backlog_rows": sum(item.backlog_rows for item in found),
                 "backlog_bytes": sum(item.backlog_bytes for item in found),
                 "pending_archives": len(pending),
+                "held": [{"partition": item.partition, **item.held.to_json()} for item in found if item.held is not None],
             }
         )
     return {
@@ -62,11 +65,12 @@ def _document(app: Application) -> dict[str, object]:
         "intake_log": {"floor": app.intake_log.floor(), "tail": intake.next_index},
         "control_log": {"floor": app.control_log.floor(), "tail": ledger.next_index},
         "topics": topics,
+        "pinned": None if pin is None else pin.to_json(now_us),
         "attention": attention,
     }
 
 
-def _difference(topic: TopicSettings, intake: IntakeFold) -> str | None:
+def _difference(topic: TopicSettings, intake: Backlog) -> str | None:
     """In what the configuration of a topic differs from the log."""
     state = intake.topics_by_name.get(topic.name)
     if state is None:
@@ -74,6 +78,17 @@ def _difference(topic: TopicSettings, intake: IntakeFold) -> str | None:
     if state.partitions != topic.partitions:
         return f"topic {topic.name} has {state.partitions} partitions, the configuration says {topic.partitions}; correct the configuration"
     return None
+
+
+def _overdue(topic: str, position: PartitionPosition, now_us: int) -> str | None:
+    """An open transaction that nobody ended though its time is over."""
+    held = position.held
+    if held is None or now_us < held.deadline_us:
+        return None
+    return (
+        f"topic {topic} partition {position.partition} waits for transaction {held.described(now_us)}, whose time is over; the next "
+        "archive run aborts it"
+    )
 
 
 def _print(document: dict[str, object]) -> None:
@@ -96,6 +111,28 @@ def _print(document: dict[str, object]) -> None:
             for item in topics
         ],
     )
+    held = [(item["topic"], one) for item in topics for one in item["held"]]
+    if held:
+        print_table(
+            "held back by open transactions",
+            ("topic", "partition", "transaction", "producer", "epoch", "since", "offsets waiting"),
+            [
+                (
+                    topic,
+                    one["partition"],
+                    one["transactional_id"],
+                    one["producer_id"],
+                    one["epoch"],
+                    one["since"],
+                    one["waiting"],
+                )
+                for topic, one in held
+            ],
+        )
+    pinned = document["pinned"]
+    if isinstance(pinned, dict):
+        where = f"{pinned['topic']} partition {pinned['partition']}"
+        print(f"the oldest intake file that is kept was written {pinned['written_at']}; {where} needs it: {pinned['why']}")
     attention = document["attention"]
     assert isinstance(attention, list)
     for line in attention:

@@ -1,8 +1,9 @@
 """What should be archived next: cuts a partition's stable backlog into ranges of about `max_bytes`.
 
 Pure. Promises that the plans of one call are a chain without a hole from the watermark to the stable offset, in order, and that every
-record between them is in exactly one plan. A record whose intake is not known stops the partition (protocol rule P1); it never makes a
-plan shorter.
+record between them is in exactly one plan. Offsets of aborted transactions (gaps) are in a plan like all others, but without records: those
+before the first record belong to the first plan, all others to the plan of the records before them. An offset that is neither in a segment
+nor in a gap stops the partition (protocol rule P1); it never makes a plan shorter.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 from archiver.errors import TopicHalted
 from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.triggers import bytes_within, rows_within
+from intake.partition_state import Gap, merged
 from intake.segments import SegmentRef
+
+PlanKey = tuple[TopicId, int, int]
+"""Topic, partition and base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,53 +36,89 @@ class Plan:
     segments: tuple[SegmentRef, ...]
     """Where the records are, in offset order; the first and the last may reach beyond the range."""
     rows: int
+    """Records in the range: its offsets without the gaps."""
     raw_bytes: int
+    gaps: tuple[Gap, ...] = ()
+    """Offsets of the range that hold no record; ascending, never touching."""
+
+    @property
+    def plan_key(self) -> PlanKey:
+        """What tells the plans of one round apart."""
+        return (self.topic_id, self.partition, self.base)
+
+    @property
+    def gap_only(self) -> bool:
+        """There is no record in the range, so nothing is refined: only the watermark has to pass it."""
+        return not self.segments
 
 
 def plan_partition(
-    tp: TopicPartition, topic: str, segments: Sequence[SegmentRef], start: int, stable: int, epoch: int, max_bytes: int
+    tp: TopicPartition,
+    topic: str,
+    segments: Sequence[SegmentRef],
+    start: int,
+    stable: int,
+    epoch: int,
+    max_bytes: int,
+    gaps: Sequence[Gap] = (),
 ) -> list[Plan]:
     """Plans for the records in [start, stable) of one partition.
 
-    `segments` are in offset order and may reach beyond the range at both ends. A plan ends at the segment boundary nearest to `max_bytes`;
-    a segment is never divided, except by `start` and `stable`. Raises `TopicHalted` if some offset of the range lies in no segment.
+    `segments` and `gaps` are in offset order and may reach beyond the range at both ends. A plan ends at the segment boundary nearest to
+    `max_bytes`; a segment is never divided, except by `start` and `stable`. Raises `TopicHalted` if some offset of the range lies in no
+    segment and in no gap, or in two of them.
     """
     if stable <= start:
         return []
     needed = [segment for segment in segments if rows_within(segment, start, stable) > 0]
-    _check_chain(topic, tp[1], needed, start, stable)
-    plans: list[Plan] = []
-    base = start
-    for group in _groups(needed, start, stable, max_bytes):
-        end = min(group[-1].end, stable)
-        plans.append(
-            Plan(
-                topic_id=tp[0],
-                topic=topic,
-                partition=tp[1],
-                base=base,
-                end=end,
-                epoch=epoch,
-                segments=group,
-                rows=end - base,
-                raw_bytes=sum(bytes_within(segment, start, stable) for segment in group),
-            )
+    inside = merged(gaps, start, stable)
+    _check_chain(topic, tp[1], needed, inside, start, stable)
+    groups = list(_groups(needed, start, stable, max_bytes)) or [()]
+    bases = [start, *(group[0].base for group in groups[1:])]
+    ends = [*bases[1:], stable]
+    taken = _gaps_by_end(inside, ends)
+    return [
+        Plan(
+            topic_id=tp[0],
+            topic=topic,
+            partition=tp[1],
+            base=base,
+            end=end,
+            epoch=epoch,
+            segments=group,
+            rows=sum(rows_within(segment, start, stable) for segment in group),
+            raw_bytes=sum(bytes_within(segment, start, stable) for segment in group),
+            gaps=gaps_of,
         )
-        base = end
-    return plans
+        for base, end, group, gaps_of in zip(bases, ends, groups, taken, strict=True)
+    ]
 
 
-def _check_chain(topic: str, partition: int, needed: Sequence[SegmentRef], start: int, stable: int) -> None:
-    """Every offset of [start, stable) must be in exactly one segment (protocol rule P1)."""
-    reached = start
-    for segment in needed:
-        if segment.base > reached:
+def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ...]]:
+    """The gaps of the ranges that end at `ends`; none of them lies across an end, because there a segment begins."""
+    found: list[tuple[Gap, ...]] = []
+    at = 0
+    for end in ends:
+        first = at
+        while at < len(gaps) and gaps[at][0] < end:
+            at += 1
+        found.append(tuple(gaps[first:at]))
+    return found
+
+
+def _check_chain(topic: str, partition: int, needed: Sequence[SegmentRef], gaps: Sequence[Gap], start: int, stable: int) -> None:
+    """Every offset of [start, stable) must be in exactly one segment or gap (protocol rule P1)."""
+    spans = sorted([(max(segment.base, start), segment.end, "segments") for segment in needed] + [(*gap, "gaps") for gap in gaps])
+    reached, before = start, ""
+    for base, end, kind in spans:
+        if base > reached:
             break
-        if segment.base < reached and segment is not needed[0]:
-            raise TopicHalted(topic, f"partition {partition}: two intake segments claim offset {segment.base}; the intake log is damaged")
-        reached = segment.end
+        if base < reached:
+            claims = f"two intake {kind} claim offset {base}" if kind == before else f"offset {base} is said to be a record and a gap"
+            raise TopicHalted(topic, f"partition {partition}: {claims}; the intake log is damaged")
+        reached, before = end, kind
     if reached < stable:
-        following = next((segment.base for segment in needed if segment.base > reached), stable)
+        following = next((base for base, _, _ in spans if base > reached), stable)
         raise TopicHalted(
             topic,
             f"partition {partition}: offsets {reached} to {following - 1} are stable and not archived, but no intake file holds them; "

@@ -1,13 +1,14 @@
 """Turns the intake records of one plan into its archives.
 
 Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows. Promises that the rows of a
-plan's files are the plan's offsets, each once, in order, with ingest times that never step back. Must never skip a record: a hole in what
-it is given is an error.
+plan's files are the plan's offsets without its gaps, each once, in order, with ingest times that never step back, and that the files follow
+each other: a gap between two of them belongs to the first. Must never skip a record: a hole in what it is given is an error.
 """
 
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from archiver.objects.paths import archive_key, partition_value_of
 from archiver.objects.store import ObjectStore
 from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
+from intake.partition_state import merged
 from intake.segments import SegmentRef
 
 _ROW_OVERHEAD_BYTES = 64
@@ -40,6 +42,7 @@ class _Loose:
     """Records that wait to be decoded: the last ones of the open file."""
 
     slices: list[pa.RecordBatch]
+    offsets: list[npt.NDArray[np.int64]]
     ingest_us: list[npt.NDArray[np.int64]]
     rows: int = 0
     bytes: int = 0
@@ -53,7 +56,6 @@ class _OpenFile:
     def __init__(self, value: int, base: int, ingest_min_us: int, writer: ArchiveWriter) -> None:
         self.value = value
         self.base = base
-        self.end = base
         self.raw_bytes = 0
         self.ingest_min_us = ingest_min_us
         self.ingest_max_us = ingest_min_us
@@ -70,10 +72,12 @@ class PlanWriter:
         self._cluster_id = cluster_id
         self._objects = objects
         self._options = options
-        self._next = plan.base
+        self._gaps = deque(plan.gaps)
+        self._next = self._behind_gaps(plan.base)
         self._ingest_us = plan.segments[0].floor_us if plan.segments else 0
         self._file: _OpenFile | None = None
-        self._loose = _Loose([], [])
+        self._begun = False
+        self._loose = _Loose([], [], [])
         self._stored: list[WrittenFile] = []
         self._conflict: Conflict | None = None
 
@@ -100,7 +104,13 @@ class PlanWriter:
         inside = slice(start - segment.base, stop - segment.base)
         raw_bytes = segment.raw_bytes * (stop - start) // segment.rows
         self._add_rows(records.slice(inside.start, stop - start), ingest_us[inside], raw_bytes)
-        self._next = stop
+        self._next = self._behind_gaps(stop)
+
+    def _behind_gaps(self, offset: int) -> int:
+        """The first offset from there on that holds a record."""
+        if self._gaps and self._gaps[0][0] == offset:
+            return self._gaps.popleft()[1]
+        return offset
 
     def _add_rows(self, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64], raw_bytes: int) -> None:
         """Append to the open file, and to a new one behind each boundary of the table's partitioning."""
@@ -109,9 +119,9 @@ class PlanWriter:
             share = raw_bytes * end // rows - raw_bytes * done // rows
             base = self._next + done
             if self._file is not None and self._file.value != value:
-                self._close_file()
+                self._close_file(base)
             if self._file is None:
-                self._open_file(value, base, int(ingest_us[done]))
+                self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[done]))
             self._keep(base, records.slice(done, end - done), ingest_us[done:end], share)
             done = end
 
@@ -131,11 +141,11 @@ class PlanWriter:
         assert self._file is not None
         loose = self._loose
         loose.slices.append(records)
+        loose.offsets.append(np.arange(base, base + records.num_rows, dtype=np.int64))
         loose.ingest_us.append(ingest_us)
         loose.rows += records.num_rows
         loose.bytes += raw_bytes + _ROW_OVERHEAD_BYTES * records.num_rows
         loose.own = False
-        self._file.end = base + records.num_rows
         self._file.raw_bytes += raw_bytes
         self._file.ingest_max_us = int(ingest_us[-1])
         if loose.rows >= self._options.decode_rows or loose.bytes >= self._options.decode_bytes:
@@ -148,6 +158,7 @@ class PlanWriter:
         if self._loose.own or not self._loose.slices:
             return
         self._loose.slices = [_copied(self._loose.slices)]
+        self._loose.offsets = [np.concatenate(self._loose.offsets)]
         self._loose.ingest_us = [np.concatenate(self._loose.ingest_us)]
         self._loose.own = True
 
@@ -159,11 +170,11 @@ class PlanWriter:
 
     def _decode(self) -> None:
         """Loose records become rows of the open file, some ten thousand at a time: what is in the processor's cache decodes fastest."""
-        loose, self._loose = self._loose, _Loose([], [])
+        loose, self._loose = self._loose, _Loose([], [], [])
         if loose.rows == 0:
             return
         assert self._file is not None
-        records = placed(self._file.end - loose.rows, _joined(loose.slices), np.concatenate(loose.ingest_us))
+        records = placed(np.concatenate(loose.offsets), _joined(loose.slices), np.concatenate(loose.ingest_us))
         self._file.digest.update(records)
         step = max(1, min(self._options.decode_rows, loose.rows * self._options.decode_bytes // max(1, loose.bytes)))
         writer = self._file.writer
@@ -175,24 +186,25 @@ class PlanWriter:
     def _open_file(self, value: int, base: int, ingest_us: int) -> None:
         writer = ArchiveWriter(self._objects.spool_dir(), self._rows.schema, self._rows.bounded, self._options.zstd_level)
         self._file = _OpenFile(value, base, ingest_us, writer)
+        self._begun = True
 
-    def _close_file(self) -> None:
-        """Finish and store the open file; a conflict is remembered and ends the plan."""
+    def _close_file(self, end: int) -> None:
+        """Finish and store the open file, which reaches to offset `end`; a conflict is remembered and ends the plan."""
         self._decode()
         file = self._file
         if file is None:
             return
-        spooled = file.writer.finish(self._footer(file))
+        spooled = file.writer.finish(self._footer(file, end))
         self._file = None
         topic = self._rows.topic
-        key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, file.end, self.plan.epoch)
+        key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, end, self.plan.epoch)
         stored = publish(self._objects, key, spooled)
         if isinstance(stored, Conflict):
             self._conflict = self._conflict or stored
             return
         self._stored.append(WrittenFile(self._archive(file, spooled, stored), self._data_file(file, stored)))
 
-    def _footer(self, file: _OpenFile) -> Footer:
+    def _footer(self, file: _OpenFile, end: int) -> Footer:
         topic = self._rows.topic
         return Footer(
             cluster_id=self._cluster_id,
@@ -200,8 +212,8 @@ class PlanWriter:
             topic_id=topic.topic_id,
             partition=self.plan.partition,
             base=file.base,
-            end=file.end,
-            gaps=(),
+            end=end,
+            gaps=tuple(merged(self.plan.gaps, file.base, end)),
             epoch=self.plan.epoch,
             schema=topic.schema.version,
             records_digest=file.digest.digest(),
@@ -215,8 +227,8 @@ class PlanWriter:
             records_digest=spooled.footer.records_digest,
             partition=self.plan.partition,
             base=file.base,
-            end=file.end,
-            gaps=(),
+            end=spooled.footer.end,
+            gaps=spooled.footer.gaps,
             epoch=self.plan.epoch,
             schema_version=stored.schema_version,
             rows=stored.metadata.num_rows,
@@ -250,7 +262,7 @@ class PlanWriter:
             raise Halt(
                 f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at {self._next}"
             )
-        self._close_file()
+        self._close_file(self.plan.end)
         return self._conflict or tuple(self._stored)
 
     @property
@@ -260,7 +272,7 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Forget everything and remove the spool file; files stored already stay."""
-        self._loose = _Loose([], [])
+        self._loose = _Loose([], [], [])
         if self._file is not None:
             self._file.writer.discard()
             self._file = None

@@ -1,13 +1,44 @@
-"""How far each partition of a topic is: a pure view over both folds, for people and for the planner."""
+"""How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and for the planner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from archiver.ids import TopicId
-from archiver.jobs.triggers import bytes_within, rows_within
+from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.fold import LedgerFold
-from intake.fold import IntakeFold
+from intake.backlog import Backlog
+from intake.record_json import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The oldest open transaction of a partition: nothing from its first record on is archived, or read as committed."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    since_us: int
+    """Accept time of its first batch."""
+    deadline_us: int
+    """From this time on it is aborted by whoever archives."""
+    waiting: int
+    """Offsets that wait: from the stable offset to the end of the partition, other producers' records among them."""
+
+    def described(self, now_us: int) -> str:
+        """For people: whose it is, and since when."""
+        age_s = max(0.0, (now_us - self.since_us) / 1e6)
+        return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.epoch}, open for {age_s:,.0f} s)"
+
+    def to_json(self) -> dict[str, object]:
+        """As it stands in documents."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "epoch": self.epoch,
+            "since": format_time(self.since_us),
+            "deadline": format_time(self.deadline_us),
+            "waiting": self.waiting,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +60,44 @@ class PartitionPosition:
     """Stable records that no archive holds yet."""
     backlog_bytes: int
     """Their raw bytes."""
+    held: HeldBack | None
+    """What keeps `stable` below `next`; None if nothing does."""
 
 
-def positions(intake: IntakeFold, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
+def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
     """One position per partition, in order."""
     topic = intake.topics_by_id[topic_id]
     found: list[PartitionPosition] = []
     for partition in range(topic.partitions):
         tp = (topic_id, partition)
-        stable = intake.stable_offset(tp)
         written = ledger.topic(topic_id).planned_to(partition)
-        segments = intake.segments(tp, written)
+        waiting = intake.summary(tp, written)
         found.append(
             PartitionPosition(
                 partition=partition,
                 start=0,
                 watermark=ledger.topic(topic_id).watermark(partition),
                 written=written,
-                stable=stable,
+                stable=intake.stable_offset(tp),
                 next=intake.next_offset(tp),
-                backlog_rows=sum(rows_within(segment, written, stable) for segment in segments),
-                backlog_bytes=sum(bytes_within(segment, written, stable) for segment in segments),
+                backlog_rows=waiting.rows,
+                backlog_bytes=waiting.bytes,
+                held=held_back(intake, tp),
             )
         )
     return found
+
+
+def held_back(intake: Backlog, tp: TopicPartition) -> HeldBack | None:
+    """What holds a partition back; None if everything in it is decided."""
+    blocking = intake.blocking(tp)
+    if blocking is None:
+        return None
+    return HeldBack(
+        transactional_id=blocking.transactional_id,
+        producer_id=blocking.producer_id,
+        epoch=blocking.epoch,
+        since_us=blocking.started_us,
+        deadline_us=blocking.deadline_us,
+        waiting=intake.next_offset(tp) - intake.stable_offset(tp),
+    )

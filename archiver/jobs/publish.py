@@ -28,9 +28,8 @@ from archiver.events.types import (
     TopicPartitionOffset,
 )
 from archiver.ids import IdSource, new_uuid
-from archiver.jobs.refined import WrittenFile
 from archiver.jobs.topic_setup import TopicWork
-from archiver.ledger.bridge import append_files_written, append_in_parts, append_table_committed, event_message
+from archiver.ledger.bridge import Written, append_files_written, append_in_parts, append_table_committed, event_message
 from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
 
@@ -52,13 +51,13 @@ class Publisher:
         failpoints.reach("round.start.after")
         return commit_id.bytes
 
-    def files_written(self, commit_id: bytes, work: TopicWork, files: Sequence[WrittenFile]) -> None:
+    def files_written(self, commit_id: bytes, work: TopicWork, files: Sequence[Written]) -> None:
         """DATA_WRITTEN: from here on the archives exist, and a later leader inherits them (rules T2, T3)."""
         failpoints.reach("written.append.before")
         table = work.table
         append_files_written(
             self._leader,
-            [(item.archive, item.data_file) for item in files],
+            files,
             None if table is None else lambda data_files: self._written_event(commit_id, work, data_files),
             (PartitionField(PARTITION_FIELD_ID, PARTITION_NAMES[work.granularity], PARTITION_TYPES[work.granularity]),),
             commit_id=commit_id,
@@ -96,7 +95,10 @@ class Publisher:
         for pending in ledger.pending:
             partition = pending.archive.partition
             newest[partition] = max(newest.get(partition, 0), pending.archive.ingest_max_us)
-        return [TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest[partition]) for partition in sorted(newest)]
+        return [
+            TopicPartitionOffset(work.name, partition, ledger.planned_to(partition), newest_us or None)  # a range of gaps has no time
+            for partition, newest_us in sorted(newest.items())
+        ]
 
     def table_committed(self, commit_id: bytes | None, work: TopicWork, outcome: CommitOutcome) -> None:
         """COMMIT_TO_TABLE; without a commit id it only records what a new leader found in the table (rules T1, T4).

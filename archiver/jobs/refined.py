@@ -14,7 +14,7 @@ from typing import Literal
 from archiver.errors import Halt
 from archiver.events.types import DataFile
 from archiver.ids import TopicId
-from archiver.jobs.plan import Plan
+from archiver.jobs.plan import Plan, PlanKey
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import Granularity
 from archiver.schema.state import TopicSchema
@@ -135,9 +135,29 @@ class PlanResult:
         return cls(plan.topic_id, plan.partition, plan.base, plan.end, (), error, why)
 
     @property
-    def plan_key(self) -> tuple[TopicId, int, int]:
+    def plan_key(self) -> PlanKey:
         """What tells the plans of one job apart."""
         return (self.topic_id, self.partition, self.base)
+
+
+def gaps_archive(plan: Plan) -> ArchiveFile:
+    """What the ledger records of a plan without records: nothing is refined or stored, but the watermark passes the range."""
+    return ArchiveFile(
+        key="",
+        size=0,
+        sha256=b"",
+        records_digest=b"",
+        partition=plan.partition,
+        base=plan.base,
+        end=plan.end,
+        epoch=plan.epoch,
+        schema_version=0,
+        rows=0,
+        raw_bytes=0,
+        ingest_min_us=0,
+        ingest_max_us=0,
+        gaps=plan.gaps,
+    )
 
 
 def pack(value: TaskDescriptor | PlanResult) -> bytes:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+from archiver.jobs.positions import HeldBack
 
 
 @dataclass
@@ -22,6 +25,22 @@ class TopicReport:
     """Stable records that are in no archive when the run ends."""
     misconfigured: bool = False
     """The reason is in the configuration."""
+    gaps: int = 0
+    """Offsets of aborted transactions that were passed over."""
+    held: list[dict[str, object]] = field(default_factory=list)
+    """Per partition that an open transaction holds back when the run ends: which transaction, and how many offsets wait for it."""
+
+    def hold(self, held: Mapping[int, HeldBack], now_us: int) -> None:
+        """Record which partitions wait for which transactions, and say so unless something is wrong besides."""
+        self.held = [{"partition": partition, **item.to_json()} for partition, item in sorted(held.items())]
+        if self.held and self.state in ("idle", "archived"):
+            oldest = min(held.values(), key=lambda item: item.since_us)
+            waiting = sum(item.waiting for item in held.values())
+            told = (
+                f"held back in {len(held)} partition{'s' if len(held) > 1 else ''}: {waiting:,} offsets wait for open transactions, the "
+                f"oldest of them {oldest.described(now_us)}"
+            )
+            self.why = told if self.why is None else f"{self.why}; {told}"
 
     def halt(self, why: str) -> None:
         """Record that the topic cannot go on; the first reason stays."""

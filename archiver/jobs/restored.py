@@ -1,38 +1,136 @@
 """Is the metadata store the newest one, or a copy that somebody put back?
 
-Archives are made from the log alone, so an archive beyond the log's end, or of a topic the log does not know, proves that the log has lost
-entries. Sequencing on would give the same offsets to other records. Looks at one listing; changes nothing.
+A log that lost entries would give the same offsets to other records. What was made from a longer log proves that it was longer:
+
+- a checkpoint beyond the log's end, or of entries that this log does not have;
+- an archive beyond the end of its partition, or of a topic that the log does not know;
+- an intake file that the log does not name, whose writer had read the log further than it reaches (its footer says how far). Only files
+  with a greater key than any that the log names are looked at, newest and oldest hours first, within bounds;
+- anything in the data folder of a log that is empty.
+
+A table says no more than its archives. Not proof is an intake file that no entry names, whose writer had read no further than the log
+reaches: a writer was killed between upload and append, or is between the two now.
+
+What cannot be told: entries were lost, and since the copy was made nobody stored anything that knew of them. So it is if the last writer
+stored a single file and nobody read the log after it, or if only topics, producers, markers and ticks were lost. If the files of the lost
+entries are gone as well, or written by clocks that disagree by more than a day, nobody can see them either.
+
+Lists and reads a bounded number of objects, before it reads the log to its tail: so what others do meanwhile is never taken for a loss.
+Changes nothing.
 """
 
 from __future__ import annotations
 
-from archiver.errors import Halt
-from archiver.ids import TopicId
-from archiver.objects.paths import ARCHIVE_PREFIX, INTAKE_PREFIX, parse_archive_key
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.errors import Corrupted, Halt, NotFound, Trimmed
+from archiver.ids import TopicId, TopicPartition
+from archiver.log.store import Log
+from archiver.objects.paths import ARCHIVE_PREFIX, CHECKPOINT_PREFIX, INTAKE_PREFIX, intake_hour_prefix, parse_archive_key, parse_intake_key
 from archiver.objects.store import ObjectStore
+from intake.checkpoint_store import CheckpointStore, is_of_log
 from intake.fold import IntakeFold
+from intake.format import LOG_INDEX_KEY
+
+_HOUR_US = 3_600_000_000
+_HOURS_MAX = 24
+"""So many hours behind the newest file that the log names, and before the present, are listed."""
+_FILES_MAX = 32
+"""So many of the oldest and of the newest unnamed files are looked into."""
 
 
-def check_log_is_newest(objects: ObjectStore, fold: IntakeFold) -> None:
-    """Raise `Halt`, naming the repair, if the data folder holds what this log cannot have led to."""
+def check_log_is_newest(objects: ObjectStore, log: Log, read: Callable[[], IntakeFold], now_us: int) -> None:
+    """Raise `Halt`, naming the repair, if the data folder holds what this log cannot have led to. `read` reads the log to its tail."""
+    before = read()
+    checkpoints = CheckpointStore(objects).indexes()
+    archives = _archives(objects)
+    farthest = _farthest_file(objects, before.newest_key, now_us) if before.next_index else None
+    fold = read()
     if fold.next_index == 0:
-        stray = next((info.key for prefix in (INTAKE_PREFIX, ARCHIVE_PREFIX) for info in objects.list(prefix)), None)
-        if stray is not None:
-            raise Halt(f"the metadata store is empty, but the data folder holds {objects.uri(stray)}; {_REPAIR}")
+        _check_folder_is_empty(objects)
+    if checkpoints and checkpoints[-1] > fold.next_index:
+        where = objects.uri(CheckpointStore(objects).key(checkpoints[-1]))
+        raise Halt(f"{where} was made when the intake log had {checkpoints[-1]} entries, but it ends at {fold.next_index}; {_REPAIR}")
+    _check_checkpoint(objects, log, checkpoints)
+    if farthest is not None and farthest[0] > fold.next_index:
+        where = objects.uri(farthest[1])
+        raise Halt(f"{where} was written when the intake log had {farthest[0]} entries, but it ends at {fold.next_index}; {_REPAIR}")
+    for tp, (end, key) in archives.items():
+        _check_archive(objects, fold, tp, end, key)
+
+
+def _check_folder_is_empty(objects: ObjectStore) -> None:
+    prefixes = (INTAKE_PREFIX, ARCHIVE_PREFIX, CHECKPOINT_PREFIX)
+    stray = next((info.key for prefix in prefixes for info in objects.list(prefix)), None)
+    if stray is not None:
+        raise Halt(f"the metadata store is empty, but the data folder holds {objects.uri(stray)}; {_REPAIR}")
+
+
+def _check_checkpoint(objects: ObjectStore, log: Log, indexes: list[int]) -> None:
+    """The newest one that is whole must be of this log."""
+    store = CheckpointStore(objects)
+    for index in reversed(indexes):
+        try:
+            if not is_of_log(store.load(index), log):
+                raise Halt(f"{objects.uri(store.key(index))} was made of entries that the intake log does not have; {_REPAIR}")
+        except (Corrupted, NotFound, Trimmed):
+            continue
+        return
+
+
+def _archives(objects: ObjectStore) -> dict[TopicPartition, tuple[int, str]]:
+    """How far the archives of each partition reach, and the one that reaches farthest."""
+    found: dict[TopicPartition, tuple[int, str]] = {}
     for info in objects.list(ARCHIVE_PREFIX):
         archive = parse_archive_key(info.key)
-        if archive is None:
-            continue
-        topic_id = TopicId(archive.topic_id)
-        topic = fold.topics_by_id.get(topic_id)
-        if topic is None or archive.partition >= topic.partitions:
-            raise Halt(f"{objects.uri(info.key)} is of a topic partition that the intake log does not know; {_REPAIR}")
-        ends_at = fold.next_offset((topic_id, archive.partition))
-        if archive.end > ends_at:
-            raise Halt(
-                f"{objects.uri(info.key)} reaches to offset {archive.end} of topic {topic.name}, but the intake log ends at {ends_at}; "
-                f"{_REPAIR}"
-            )
+        if archive is not None:
+            tp = (TopicId(archive.topic_id), archive.partition)
+            found[tp] = max(found.get(tp, (0, "")), (archive.end, info.key))
+    return found
+
+
+def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, end: int, key: str) -> None:
+    topic = fold.topics_by_id.get(tp[0])
+    if topic is None or tp[1] >= topic.partitions:
+        raise Halt(f"{objects.uri(key)} is of a topic partition that the intake log does not know; {_REPAIR}")
+    ends_at = fold.next_offset(tp)
+    if end > ends_at:
+        raise Halt(f"{objects.uri(key)} reaches to offset {end} of topic {topic.name}, but the intake log ends at {ends_at}; {_REPAIR}")
+
+
+def _farthest_file(objects: ObjectStore, newest_key: str, now_us: int) -> tuple[int, str] | None:
+    """Of the unnamed intake files that are looked into, the one whose writer had read farthest, and how far."""
+    unnamed = [key for key in _later_files(objects, newest_key, now_us) if key > newest_key and parse_intake_key(key) is not None]
+    chosen = unnamed if len(unnamed) <= 2 * _FILES_MAX else unnamed[:_FILES_MAX] + unnamed[-_FILES_MAX:]
+    return max(((index, key) for key in chosen if (index := _log_index(objects, key)) is not None), default=None)
+
+
+def _later_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterator[str]:
+    """Keys in the order of time, of the first and the last hours since `newest_key`; without one, the first there are."""
+    newest = parse_intake_key(newest_key)
+    if newest is None:
+        yield from (info.key for info in islice(objects.list(INTAKE_PREFIX), 2 * _FILES_MAX))
+        return
+    first = newest.written_ms * 1000 // _HOUR_US
+    last = max(first, now_us // _HOUR_US) + 1
+    hours = range(first, last + 1)
+    chosen = list(hours) if len(hours) <= 2 * _HOURS_MAX else [*hours[:_HOURS_MAX], *hours[-_HOURS_MAX:]]
+    for hour in chosen:
+        yield from (info.key for info in objects.list(intake_hour_prefix(hour * _HOUR_US)))
+
+
+def _log_index(objects: ObjectStore, key: str) -> int | None:
+    """How far the writer of an intake file had read the log; None if the file does not say, or cannot be read."""
+    try:
+        with objects.open_input(key) as source:
+            stated = (pq.read_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
+        return int(stated)
+    except (NotFound, OSError, ValueError, pa.ArrowException):
+        return None
 
 
 _REPAIR = (

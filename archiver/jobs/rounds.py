@@ -1,7 +1,9 @@
-"""Which plans a round is made of: reads both folds, writes nothing.
+"""Which plans a round is made of: reads both logs, writes nothing.
 
-Pure but for the folds it is handed. Promises that a partition's plans begin where its written archives end (protocol rule P1), that a round
-stays within its bounds of partitions and bytes, and that a partition which cannot be planned halts only its topic.
+Pure but for the views it is handed. Promises that a partition's plans begin where its written archives end (protocol rule P1), that a round
+stays within its bounds of partitions and bytes, and that a partition which cannot be planned halts only its topic. Whether a partition is
+due is judged from a summary of its backlog; segments are looked up for the partitions of the round only, and of those no more than the
+round takes. Must never hold the backlog of a topic in memory: it may have millions of segments.
 """
 
 from __future__ import annotations
@@ -10,17 +12,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 
+from archiver.catalog.evidence import Gaps
 from archiver.errors import TopicHalted
-from archiver.ids import TopicPartition
+from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.plan import Plan, plan_partition
 from archiver.jobs.topic_setup import TopicWork
-from archiver.jobs.triggers import backlog_of, concurrent_limit, is_due
+from archiver.jobs.triggers import bytes_within, concurrent_limit, gaps_due, is_due
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import parse_archive_key
-from intake.fold import IntakeFold
+from intake.backlog import Backlog, BacklogSummary
+from intake.partition_state import Gap
 from intake.segments import SegmentRef
+from intake.window import WINDOW_BYTES, Window, look, windows
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
 """What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's memory."""
@@ -38,6 +44,9 @@ class RoundLimits:
     """Ignore the triggers: whatever is stable is taken."""
     partitions: frozenset[int] | None = None
     """Only these partitions; None: all."""
+    segments_max: int = 500_000
+    """Segments that one round takes at most (about 0.2 KB each, here and in the tasks). Where they are so small that this ends a round
+    before its bytes do, archives are smaller than `max_bytes`."""
 
 
 @dataclass
@@ -47,10 +56,11 @@ class Planned:
     plans: list[Plan] = field(default_factory=list)
     halted: list[TopicHalted] = field(default_factory=list)
     raw_bytes: int = 0
+    segments: int = 0
 
     def room(self, limits: RoundLimits) -> bool:
         """May another plan be added?"""
-        return not self.plans or self.raw_bytes < limits.round_bytes_max
+        return self.segments == 0 or (self.raw_bytes < limits.round_bytes_max and self.segments < limits.segments_max)
 
     def take(self, plans: Sequence[Plan], limits: RoundLimits) -> None:
         """Add the plans of one partition, as many as there is room for."""
@@ -59,6 +69,7 @@ class Planned:
                 return
             self.plans.append(plan)
             self.raw_bytes += plan.raw_bytes
+            self.segments += len(plan.segments)
 
 
 @dataclass(frozen=True)
@@ -69,14 +80,27 @@ class _Candidate:
     partition: int
     start: int
     stable: int
-    segments: Sequence[SegmentRef]
-    waiting_since_us: int
-    """Accept time of its oldest segment: who waits longest goes first, so that no partition starves behind busier ones."""
+    summary: BacklogSummary
+    due: bool
+    """By itself; a backlog of gaps that is not goes along with the rest of its topic."""
+
+    @property
+    def tp(self) -> TopicPartition:
+        return (self.work.state.topic_id, self.partition)
+
+    @property
+    def gap_only(self) -> bool:
+        return self.summary.rows == 0
+
+    @property
+    def waiting_since_us(self) -> int:
+        """Accept time of its oldest segment: who waits longest goes first, so that no partition starves behind busier ones."""
+        return self.summary.first_accept_us
 
 
 def choose_plans(
     works: Sequence[TopicWork],
-    intake: IntakeFold,
+    intake: Backlog,
     ledger: LedgerFold,
     epoch: int,
     now_us: int,
@@ -85,25 +109,34 @@ def choose_plans(
 ) -> Planned:
     """Plans of every due partition (of every partition with a stable backlog if `limits.everything`), up to the limits.
 
-    Partitions in `skip` are left out: something about them failed in this run.
+    Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so partitions with nothing else are
+    under no limit.
     """
     planned = Planned()
     candidates: list[_Candidate] = []
     for work in works:
         try:
-            candidates.extend(_candidates(work, intake, ledger, now_us, limits, skip))
+            found = list(_candidates(work, intake, ledger, now_us, limits, skip))
+            if any(candidate.due for candidate in found):
+                candidates.extend(candidate for candidate in found if candidate.due or candidate.gap_only)
         except TopicHalted as halted:
             planned.halted.append(halted)
     taken: Counter[str] = Counter()
     halted_topics = {halted.topic for halted in planned.halted}
     for candidate in sorted(candidates, key=lambda item: item.waiting_since_us):
         work = candidate.work
-        at_a_time = concurrent_limit(work.archive.concurrent_max, limits.memory_bytes, PARTITION_MEMORY_BYTES)
-        if work.name in halted_topics or taken[work.name] == at_a_time or not planned.room(limits):
+        if work.name in halted_topics:
             continue
-        taken[work.name] += 1
         try:
-            planned.take(_plans(candidate, epoch), limits)
+            if candidate.gap_only:
+                planned.plans.extend(_plans(candidate, _gaps_alone(intake, candidate), epoch))
+                continue
+            at_a_time = concurrent_limit(work.archive.concurrent_max, limits.memory_bytes, PARTITION_MEMORY_BYTES)
+            if taken[work.name] == at_a_time or not planned.room(limits):
+                continue
+            taken[work.name] += 1
+            room = (limits.round_bytes_max - planned.raw_bytes, limits.segments_max - planned.segments)
+            planned.take(_plans(candidate, _records(intake, candidate, *room), epoch), limits)
         except TopicHalted as halted:
             halted_topics.add(work.name)
             planned.halted.append(halted)
@@ -112,14 +145,15 @@ def choose_plans(
 
 
 def _candidates(
-    work: TopicWork, intake: IntakeFold, ledger: LedgerFold, now_us: int, limits: RoundLimits, skip: AbstractSet[TopicPartition]
+    work: TopicWork, intake: Backlog, ledger: LedgerFold, now_us: int, limits: RoundLimits, skip: AbstractSet[TopicPartition]
 ) -> Iterator[_Candidate]:
-    """The topic's partitions that are due, or have anything at all if `limits.everything`."""
+    """The topic's partitions that are due, or have anything at all if `limits.everything`; also those with nothing but gaps."""
+    topic = ledger.topic(work.state.topic_id)
     for partition in range(work.state.partitions):
         tp = (work.state.topic_id, partition)
         if (limits.partitions is not None and partition not in limits.partitions) or tp in skip:
             continue
-        start, stable = ledger.topic(work.state.topic_id).planned_to(partition), intake.stable_offset(tp)
+        start, stable = topic.planned_to(partition), intake.stable_offset(tp)
         if start > stable:
             raise TopicHalted(
                 work.name,
@@ -128,22 +162,72 @@ def _candidates(
             )
         if start == stable:
             continue
-        segments = intake.segments(tp, start)
-        if limits.everything or is_due(backlog_of(segments, start, stable, work.archive.min_bytes), now_us, work.archive):
-            since_us = segments[0].accept_max_us if segments else 0
-            yield _Candidate(work, partition, start, stable, segments, since_us)
+        summary = intake.summary(tp, start)
+        if limits.everything:
+            due = True
+        elif summary.rows == 0:
+            due = gaps_due(topic.written_us, now_us, work.archive)
+        else:
+            opened_at_us = partial(_opened_at_us, intake, tp, start, stable, summary, work.archive.min_bytes)
+            due = is_due(summary, opened_at_us, now_us, work.archive)
+        yield _Candidate(work, partition, start, stable, summary, due)
 
 
-def _plans(candidate: _Candidate, epoch: int) -> list[Plan]:
+def _opened_at_us(intake: Backlog, tp: TopicPartition, start: int, stable: int, summary: BacklogSummary, min_bytes: int) -> int:
+    """Accept time of the segment with which the bytes of [start, stable) reach `min_bytes`; of the last one if they never do."""
+    if min_bytes <= 0:
+        return summary.first_accept_us
+    total = opened_at_us = 0
+    for window in windows(intake, tp, start, stable, min(min_bytes, WINDOW_BYTES)):
+        for segment in window.segments:
+            total += bytes_within(segment, start, stable)
+            opened_at_us = segment.accept_max_us
+            if total >= min_bytes:
+                return opened_at_us
+    return opened_at_us
+
+
+def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_left: int) -> Window:
+    """As much of the backlog as the round has room for, and one archive more: so that the last cut is where it would be otherwise.
+
+    A look asks for bytes, and nobody knows before how many segments these are. So it asks for no more than a window, or would be the
+    segments that are left if each had one record of the usual size; and again as long as they were fewer.
+    """
+    summary = candidate.summary
+    per_segment = max(1, summary.bytes // summary.rows)
+    wanted = bytes_left + candidate.work.archive.max_bytes
+    segments: list[SegmentRef] = []
+    gaps: list[Gap] = []
+    at = candidate.start
+    while at < candidate.stable and wanted > 0 and segments_left > 0:
+        window = look(intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES))
+        segments += window.segments
+        gaps += window.gaps
+        at = window.end
+        wanted -= sum(segment.raw_bytes for segment in window.segments)
+        segments_left -= len(window.segments)
+    return Window(segments, gaps, at)
+
+
+def _gaps_alone(intake: Backlog, candidate: _Candidate) -> Window:
+    return Window([], intake.gaps(candidate.tp, candidate.start, candidate.stable), candidate.stable)
+
+
+def _plans(candidate: _Candidate, window: Window, epoch: int) -> list[Plan]:
     work = candidate.work
-    tp = (work.state.topic_id, candidate.partition)
-    return plan_partition(tp, work.name, candidate.segments, candidate.start, candidate.stable, epoch, work.archive.max_bytes)
+    return plan_partition(candidate.tp, work.name, window.segments, candidate.start, window.end, epoch, work.archive.max_bytes, window.gaps)
 
 
-def valid_through_us(work: TopicWork, intake: IntakeFold, watermarks: dict[int, int], tick_us: int) -> int:
+def known_gaps(intake: Backlog, topic_id: TopicId) -> Gaps:
+    """The gaps of one topic, for comparing offsets (protocol rule C2)."""
+    return lambda partition, start, end: intake.gaps((topic_id, partition), start, end)
+
+
+def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int], tick_us: int) -> int:
     """Every record with an ingest time before this is at or below the watermarks: the last tick below which no backlog remains.
 
-    `tick_us` must be a tick that is in the log, and the fold must have read at least that far.
+    Records of open transactions count, for they may be committed yet; those of aborted ones do not. `tick_us` must be a tick that is in
+    the log, and the view must have read at least that far.
     """
     through_us = tick_us
     for partition in range(work.state.partitions):
@@ -151,7 +235,7 @@ def valid_through_us(work: TopicWork, intake: IntakeFold, watermarks: dict[int, 
         watermark = watermarks.get(partition, 0)
         if watermark >= intake.next_offset(tp):
             continue
-        waiting = intake.segments(tp, watermark)
+        waiting = intake.segments(tp, watermark, 1)
         through_us = min(through_us, waiting[0].floor_us if waiting else through_us)
     return through_us
 
@@ -159,8 +243,10 @@ def valid_through_us(work: TopicWork, intake: IntakeFold, watermarks: dict[int, 
 def path_used(ledger: TopicLedger, plan: Plan) -> bool:
     """Could the plan's file get a path that the ledger knows already (protocol rule P2)? Then a new epoch must come first.
 
-    Paths of other epochs cannot be met again, because the epoch is part of them.
+    Paths of other epochs cannot be met again, because the epoch is part of them. A range of gaps has no path.
     """
+    if plan.gap_only:
+        return False
     for key in ledger.epoch_keys | ledger.killed.keys():
         used = parse_archive_key(key)
         if used is not None and (used.epoch, used.partition) == (plan.epoch, plan.partition) and used.end > plan.base:

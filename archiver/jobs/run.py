@@ -4,32 +4,42 @@ One call of `ArchiveRun.run` takes the lease, starts an epoch, settles what an e
 many as it takes until nothing stable is left). Order of writes in a round: archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE.
 It can be killed at any step; the next run goes on from what is in the logs and the table. A topic that cannot go on is reported and left
 out; the others continue. A newer leader ends the run (`Deposed`).
+
+Each round begins with a tick of the intake log. Then, too, transactions whose time is over are aborted, because nothing behind them can be
+archived, and idempotent producers that were not heard of for `intake.producer_idle_max` are forgotten.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from archiver.catalog.commit import CommitOutcome, Committer
+from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, ConfigInvalid, Deposed, Halt, InvalidInput, NotFound, TopicHalted
 from archiver.ids import IdSource, TopicId, TopicPartition
 from archiver.jobs.bundle import bundle
-from archiver.jobs.plan import Plan
+from archiver.jobs.plan import Plan, PlanKey
 from archiver.jobs.positions import positions
 from archiver.jobs.publish import Publisher
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, WrittenFile
-from archiver.jobs.report import ArchiveReport
-from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, path_used, valid_through_us
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
+from archiver.jobs.report import ArchiveReport, TopicReport
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, known_gaps, path_used, valid_through_us
 from archiver.jobs.topic_setup import TopicSetup, TopicWork
+from archiver.ledger.bridge import Written
 from archiver.ledger.leader import Leader
 from archiver.log.lease import Lease
 from archiver.settings import Settings
+from intake.backlog import Backlog
 from intake.sequencer import Sequencer
+
+_log = logging.getLogger(__name__)
 
 Scope = tuple[str, frozenset[int] | None]
 """A topic's name and some of its partitions (None: all)."""
@@ -88,7 +98,7 @@ class ArchiveRun:
             self._report.epoch = parts.leader.take_over()
             works = self._prepare(scope)
             for work in works:
-                self._guard(work, lambda work=work: self._settle(work))  # type: ignore[misc]
+                self._guard(work, partial(self._settle, work))
             self._rounds(works, self._limits(scope, everything))
             self._tell_waiting(works)
         finally:
@@ -108,15 +118,17 @@ class ArchiveRun:
                 self._report.of(work.name).defer("archives were made that could not enter the table, several times over; run it again")
 
     def _tell_waiting(self, works: Sequence[TopicWork]) -> None:
-        """Say how much of each topic is left, and for an idle one why."""
+        """Say how much of each topic is left, what holds it back, and for an idle one why."""
         parts = self._parts
+        intake, now_us = parts.sequencer.backlog(), parts.clock.now_us()
         for work in works:
             report = self._report.of(work.name)
-            found = positions(parts.sequencer.fold, parts.leader.fold, work.state.topic_id)
+            found = positions(intake, parts.leader.fold, work.state.topic_id)
             report.waiting = sum(position.backlog_rows for position in found)
             if report.waiting and report.state == "idle":
                 quiet, delay = work.archive.idle_max, work.archive.complete_delay_max
                 report.why = f"not due yet: after {quiet:g} s without a new record, or {delay:g} s after the first; --all archives at once"
+            report.hold({position.partition: position.held for position in found if position.held is not None}, now_us)
 
     def _check_scope(self, scope: Scope | None) -> None:
         if scope is None:
@@ -158,16 +170,14 @@ class ArchiveRun:
                 self._note(settings.name, error)
         return works
 
-    def _guard(self, work: TopicWork, step: Callable[[], None]) -> bool:
-        """Carry out a step that concerns one topic; whether it went well."""
+    def _guard(self, work: TopicWork, step: Callable[[], None]) -> None:
+        """Carry out a step that concerns one topic."""
         try:
             step()
         except Deposed:
             raise
         except ArchiverError as error:
             self._note(work.name, error)
-            return False
-        return True
 
     def _note(self, topic: str, error: ArchiverError) -> None:
         """Report an error of one topic, which is left out for the rest of the run."""
@@ -186,10 +196,13 @@ class ArchiveRun:
         """Rule T1: before the first plan of an epoch, record what of the inherited files is in the table and what never can be."""
         if work.table is None:
             return
-        outcome = self._parts.committer(work.table.tables).settle(work.table.target)
+        outcome = self._parts.committer(work.table.tables).settle(work.table.target, self._gaps(work))
         if outcome is not None:
             self._tell(work, outcome)
             self._parts.publisher.table_committed(None, work, outcome)
+
+    def _gaps(self, work: TopicWork) -> Gaps:
+        return known_gaps(self._parts.sequencer.backlog(), work.state.topic_id)
 
     def _tell(self, work: TopicWork, outcome: CommitOutcome) -> None:
         for key, why in outcome.killed:
@@ -205,7 +218,8 @@ class ArchiveRun:
         able = [work for work in works if work.name not in self._halted]
         tick_us = self._tick()
         parts.leader.check()
-        planned = self._plan(able, limits)
+        intake = parts.sequencer.backlog()
+        planned = self._plan(able, intake, limits)
         inherited = [work for work in able if parts.leader.fold.topic(work.state.topic_id).pending]
         if not planned.plans and not inherited:
             return False
@@ -217,13 +231,13 @@ class ArchiveRun:
         for work in due:
             files = written.get(work.state.topic_id, [])
             if files:
-                self._guard(work, lambda work=work, files=files: parts.publisher.files_written(commit_id, work, files))  # type: ignore[misc]
+                self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
         parts.publisher.round_written(commit_id, due)
         for work in due:
             if work.table is None:
                 self._count(work, None)
             else:
-                self._guard(work, lambda work=work: self._commit(commit_id, work, tick_us))  # type: ignore[misc]
+                self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
         parts.publisher.round_settled(commit_id, due)
         return True
 
@@ -233,27 +247,41 @@ class ArchiveRun:
         return sum(topic.planned_to(p) + topic.watermark(p) for work, topic in topics for p in range(work.state.partitions))
 
     def _tick(self) -> int:
-        """Read the intake log to its tail; the newest tick in it, which is appended unless there was one within `archive.tick`."""
+        """Read the intake log to its tail; the newest tick in it, which is appended unless there was one within `archive.tick`.
+
+        Before it, whatever has had its time is ended: transactions, and the memory of producers.
+        """
         parts = self._parts
         known_us, now_us = parts.sequencer.refresh().tick_us, parts.clock.now_us()
+        for ended in parts.sequencer.end_overdue(now_us):
+            told = (
+                f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch {ended.epoch}) was open for "
+                f"{(now_us - ended.started_us) / 1e6:,.0f} s, longer than it may be: aborted"
+            )
+            _log.warning("%s", told)
+            parts.progress(told)
+        parts.sequencer.forget_producers(now_us - round(parts.settings.intake.producer_idle_max * 1e6))
         if 0 <= now_us - known_us < parts.settings.archive.tick * 1e6:
             return known_us
         return parts.sequencer.tick(now_us)
 
-    def _plan(self, works: Sequence[TopicWork], limits: RoundLimits) -> Planned:
+    def _plan(self, works: Sequence[TopicWork], intake: Backlog, limits: RoundLimits) -> Planned:
         """Plans of the round; takes a new epoch first where a path would be used twice (rule P2)."""
         parts = self._parts
         now_us = parts.clock.now_us()
-        planned = choose_plans(works, parts.sequencer.fold, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
+        planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
         if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans):
             self._report.epoch = parts.leader.take_over()
-            planned = choose_plans(works, parts.sequencer.fold, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
+            planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
         for halted in planned.halted:
             self._note(halted.topic, halted)
         return planned
 
-    def _refine(self, works: Sequence[TopicWork], plans: Sequence[Plan]) -> dict[TopicId, list[WrittenFile]]:
-        """Refine the plans; per topic the files that continue their partition's chain, in offset order."""
+    def _refine(self, works: Sequence[TopicWork], plans: Sequence[Plan]) -> dict[TopicId, list[Written]]:
+        """Refine the plans; per topic the files that continue their partition's chain, in offset order. Gaps alone need no worker."""
+        return self._chain(plans, self._refine_records(works, [plan for plan in plans if not plan.gap_only]))
+
+    def _refine_records(self, works: Sequence[TopicWork], plans: Sequence[Plan]) -> dict[PlanKey, PlanResult]:
         if not plans:
             return {}
         parts = self._parts
@@ -264,19 +292,20 @@ class ArchiveRun:
             f"refining {rows:,} records of {len({plan.topic_id for plan in plans})} topics: {len(plans)} plans in {len(bundles)} tasks"
         )
         job = RefineJob(parts.cluster_id, parts.settings.data.uri, parts.leader.fold.epoch, topics, bundles, parts.options)
-        results = {result.plan_key: result for result in parts.refine(job)}
-        return self._chain(plans, results)
+        return {result.plan_key: result for result in parts.refine(job)}
 
-    def _chain(self, plans: Sequence[Plan], results: dict[tuple[TopicId, int, int], PlanResult]) -> dict[TopicId, list[WrittenFile]]:
+    def _chain(self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]) -> dict[TopicId, list[Written]]:
         """Drop what lies behind a plan that failed: it would not start where the partition's archives end."""
-        written: dict[TopicId, list[WrittenFile]] = defaultdict(list)
+        written: dict[TopicId, list[Written]] = defaultdict(list)
         for plan in sorted(plans, key=lambda plan: (plan.topic_id, plan.partition, plan.base)):
             tp = (plan.topic_id, plan.partition)
-            result = results.get((plan.topic_id, plan.partition, plan.base))
+            result = results.get(plan.plan_key)
             report = self._report.of(plan.topic)
             if tp in self._broken:
                 continue
-            if result is None:
+            if plan.gap_only:
+                _take(report, written[plan.topic_id], [(gaps_archive(plan), None)])
+            elif result is None:
                 self._broken.add(tp)
                 report.defer(f"partition {plan.partition}: the refinement of [{plan.base}, {plan.end}) gave no answer; run it again")
             elif result.error is not None:
@@ -288,21 +317,17 @@ class ArchiveRun:
                     report.halt(why)
                 self._parts.progress(f"{plan.topic}: {report.state}: {why}")
             else:
-                written[plan.topic_id].extend(result.files)
-                report.archives += len(result.files)
-                report.rows += sum(item.archive.rows for item in result.files)
-                report.raw_bytes += sum(item.archive.raw_bytes for item in result.files)
-                report.stored_bytes += sum(item.archive.size for item in result.files)
+                _take(report, written[plan.topic_id], [(item.archive, item.data_file) for item in result.files])
         return written
 
-    def _commit(self, commit_id: bytes, work: TopicWork, tick_us: int) -> None:
+    def _commit(self, commit_id: bytes, work: TopicWork, intake: Backlog, tick_us: int) -> None:
         """Bring the pending files of one topic into its table, and record what the table says then."""
         parts, table = self._parts, work.table
         assert table is not None, "only topics with a table are committed"
         ledger = parts.leader.fold.topic(work.state.topic_id)
         reached = {partition: ledger.planned_to(partition) for partition in range(work.state.partitions)}
-        through_us = valid_through_us(work, parts.sequencer.fold, reached, tick_us)
-        outcome = parts.committer(table.tables).commit(table.target, uuid.UUID(bytes=commit_id), through_us)
+        through_us = valid_through_us(work, intake, reached, tick_us)
+        outcome = parts.committer(table.tables).commit(table.target, uuid.UUID(bytes=commit_id), through_us, gaps=self._gaps(work))
         if outcome is not None:
             self._tell(work, outcome)
             parts.publisher.table_committed(commit_id, work, outcome)
@@ -314,5 +339,18 @@ class ArchiveRun:
             report.state = "archived"
         report.snapshot_id = snapshot_id
         self._parts.progress(
-            f"{work.name}: {report.rows:,} records in {report.archives} archives" + (f", snapshot {snapshot_id}" if snapshot_id else "")
+            f"{work.name}: {report.rows:,} records in {report.archives} archives"
+            + (f", {report.gaps:,} offsets of aborted transactions passed over" if report.gaps else "")
+            + (f", snapshot {snapshot_id}" if snapshot_id else "")
         )
+
+
+def _take(report: TopicReport, written: list[Written], files: Sequence[Written]) -> None:
+    """Files that go on, and their sums."""
+    written.extend(files)
+    for archive, _ in files:
+        report.archives += not archive.gap_only
+        report.gaps += sum(high - low for low, high in archive.gaps)
+        report.rows += archive.rows
+        report.raw_bytes += archive.raw_bytes
+        report.stored_bytes += archive.size

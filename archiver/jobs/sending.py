@@ -6,18 +6,25 @@ Promises one acknowledgement per record that was read, whatever happens in betwe
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Queue
+from typing import Protocol
 
-from archiver.errors import InvalidInput, RetryLater
+from archiver.errors import ArchiverError, Halt, InvalidInput, OutcomeUnknown, RetryLater, TransactionFailed
 from intake.acknowledgements import Outcome, PendingRecord
+from intake.producer import Producer
 from intake.record_json import Input
+from intake.records import Record
 from intake.writer import IntakeWriter
 
 LOOK_S = 0.2
 """While the writer works, time between two looks at whether it was closed."""
+
+MARKER_ATTEMPTS_MAX = 3
+"""How often a transaction is ended; each time the log's own retries come to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,48 +48,87 @@ class Sent:
         return {"topic": self.topic, "partition": self.partition, "offset": None, "outcome": self.outcome, "error": self.error}
 
 
+class Sends(Protocol):
+    """What takes records: an intake writer, or an idempotent producer over it."""
+
+    def send(self, topic: str, record: Record, partition: int | None) -> PendingRecord:
+        """Hand over one record."""
+
+
+class SendsAndCloses(Sends, Protocol):
+    """An intake writer."""
+
+    def close(self) -> None:
+        """Write what was sent, then stop."""
+
+
 class Sending:
     """One run over an input. A thread of its own tells the outcomes, so that whoever waits for one before sending more is answered."""
 
-    def __init__(self, writer: IntakeWriter, tell: Callable[[Sent], None], timeout_s: float, outstanding_max: int = 100_000) -> None:
-        """`tell` is called from that thread, once per record in input order; `timeout_s` bounds the wait for an outcome after the end."""
+    def __init__(
+        self,
+        writer: SendsAndCloses,
+        tell: Callable[[Sent], None],
+        timeout_s: float,
+        outstanding_max: int = 100_000,
+        through: Sends | None = None,
+    ) -> None:
+        """`tell` is called from that thread, once per record in input order; `timeout_s` bounds the wait for an outcome after the end.
+
+        Records go `through` a producer over the writer if there is one. The writer is closed at the end.
+        """
         self._writer = writer
+        self._through: Sends = through or writer
+        self._whole = True
         self._tell = tell
         self._timeout_s = timeout_s
         self._waiting: Queue[PendingRecord | Sent | None] = Queue(outstanding_max)
         self._closed = threading.Event()
         self._telling_failed: BaseException | None = None
 
-    def run(self, inputs: Iterable[Input]) -> None:
-        """Send every record, close the writer, and tell the outcome of each, also if the input ends in an error or the run is interrupted.
+    def run(self, inputs: Iterable[Input], finish: Callable[[bool], None] = lambda _: None) -> None:
+        """Send every record, call `finish`, close the writer, and tell the outcome of each, also if the input ends in an error or the run
+        is interrupted. `finish` is told whether the whole input was handed over, without an error or a record that was refused.
 
-        Raises what reading the input or `tell` raises, and `RetryLater` if the writer has no room for long or does not finish.
+        Raises what reading the input, `finish` or `tell` raises, and `RetryLater` if the writer has no room for long or does not finish.
         """
         teller = threading.Thread(target=self._tell_all, name="acknowledgements", daemon=True)
         teller.start()
+        ended = False
         try:
             for item in inputs:
                 self._send(item)
                 if self._telling_failed is not None:
                     break
+            ended = True
         finally:
             try:
-                self._writer.close()
+                finish(ended and self._whole and self._telling_failed is None)
             finally:
-                self._closed.set()
-                self._waiting.put(None)
-                teller.join()
+                self._close(teller)
         if self._telling_failed is not None:
             raise self._telling_failed
 
+    def _close(self, teller: threading.Thread) -> None:
+        try:
+            self._writer.close()
+        finally:
+            self._closed.set()
+            self._waiting.put(None)
+            teller.join()
+
     def _send(self, item: Input) -> None:
         try:
-            self._waiting.put(self._writer.send(item.topic, item.record, item.partition))
+            self._waiting.put(self._through.send(item.topic, item.record, item.partition))
         except InvalidInput as error:
+            self._whole = False
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True))
         except RetryLater as error:
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
             raise RetryLater(f"stopped at {item.where}, which was not sent, nor anything behind it: {error}") from error
+        except Halt as error:
+            self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
+            raise
 
     def _tell_all(self) -> None:
         while (item := self._waiting.get()) is not None:
@@ -105,3 +151,44 @@ class Sending:
                     return Sent(item.topic, item.partition, None, "unknown", str(error))
                 continue
             return Sent(told.topic, told.partition, told.offset, told.outcome, told.error)
+
+
+class WholeInput:
+    """The producer of one run, if it has one, and its transaction: committed if the whole input is stored, else aborted."""
+
+    def __init__(self, writer: IntakeWriter, transactional_id: str | None, idempotent: bool, transaction_timeout_s: float) -> None:
+        """Opens what is asked for, and begins. Raises as `Producer.open`."""
+        self.aborted: str | None = None
+        """Why it was, once it was."""
+        self.producer: Producer | None = None
+        if transactional_id is not None or idempotent:
+            self.producer = Producer.open(writer, transactional_id, transaction_timeout_s=transaction_timeout_s)
+        if transactional_id is not None and self.producer is not None:
+            self.producer.begin()
+
+    def end(self, whole: bool) -> None:
+        """Commit or abort. Raises `ProducerFenced`, and `OutcomeUnknown` if nobody knows whether it is committed."""
+        producer = self.producer
+        if producer is None or producer.transactional_id is None:
+            return
+        why = "the input was not read and handed over to its end"
+        if whole:
+            try:
+                settled(producer.commit)
+            except (TransactionFailed, RetryLater) as error:
+                why = str(error)
+            else:
+                return
+        self.aborted = why
+        try:
+            settled(producer.abort)
+        except ArchiverError as error:
+            self.aborted = f"{why} (its time-out will abort it: {error})"
+
+
+def settled(end: Callable[[], None]) -> None:
+    """Commit or abort, again if the outcome is unknown or nothing was decided."""
+    for _ in range(MARKER_ATTEMPTS_MAX - 1):
+        with contextlib.suppress(RetryLater, OutcomeUnknown):
+            return end()
+    return end()

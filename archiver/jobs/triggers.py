@@ -3,14 +3,19 @@
 A partition is *open* when it holds enough stable records to be worth a file, and *due* when its file should be made now. Both are derived
 from the log alone, so a restarted archiver comes to the same answer and forgets no delay that was running. This module never looks at a
 clock: the caller passes the time in.
+
+Offsets of aborted transactions are no records: they open nothing and make no file. Where a backlog consists of nothing else, the watermark
+has to pass them all the same, or the partition would hold on to its intake for ever. That costs an entry of the ledger and a snapshot of
+the table, so it is done with the next round that writes anything of the topic, and else when `complete_delay_max` has passed since the
+last one that did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from intake.backlog import BacklogSummary
 from intake.segments import SegmentRef
 
 if TYPE_CHECKING:  # Spark workers import plans, and so this module; they need no settings
@@ -18,22 +23,6 @@ if TYPE_CHECKING:  # Spark workers import plans, and so this module; they need n
 
 NEVER = -1
 """As `min_bytes`: the partition is never opened."""
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The stable records of one topic partition that no archive holds yet."""
-
-    bytes: int
-    """Raw bytes: keys, values, header names and values."""
-    rows: int
-    opened_at_us: int | None
-    """Accept time of the segment with which the backlog reached `min_bytes`; None while it has not."""
-    newest_us: int
-    """Newest accept time in the backlog; 0 if it is empty."""
-
-
-EMPTY = Backlog(bytes=0, rows=0, opened_at_us=None, newest_us=0)
 
 
 def rows_within(segment: SegmentRef, start: int, stable: int) -> int:
@@ -47,29 +36,16 @@ def bytes_within(segment: SegmentRef, start: int, stable: int) -> int:
     return segment.raw_bytes if rows == segment.rows else segment.raw_bytes * rows // segment.rows
 
 
-def backlog_of(segments: Iterable[SegmentRef], start: int, stable: int, min_bytes: int) -> Backlog:
-    """Sum up the segments (in offset order) of one partition between the watermark `start` and the stable offset."""
-    total_bytes = total_rows = newest_us = 0
-    opened_at_us: int | None = None
-    for segment in segments:
-        rows = rows_within(segment, start, stable)
-        if rows == 0:
-            continue
-        total_rows += rows
-        total_bytes += bytes_within(segment, start, stable)
-        newest_us = max(newest_us, segment.accept_max_us)
-        if opened_at_us is None and min_bytes != NEVER and total_bytes >= min_bytes:
-            opened_at_us = segment.accept_max_us
-    return Backlog(bytes=total_bytes, rows=total_rows, opened_at_us=opened_at_us, newest_us=newest_us)
-
-
-def is_open(backlog: Backlog, settings: ArchiveSettings) -> bool:
+def is_open(backlog: BacklogSummary, settings: ArchiveSettings) -> bool:
     """Is there anything stable, and is it at least `min_bytes` (-1 never, 0 at once)?"""
     return backlog.rows > 0 and settings.min_bytes != NEVER and backlog.bytes >= settings.min_bytes
 
 
-def is_due(backlog: Backlog, now_us: int, settings: ArchiveSettings) -> bool:
+def is_due(backlog: BacklogSummary, opened_at_us: Callable[[], int], now_us: int, settings: ArchiveSettings) -> bool:
     """Should the open partition be archived now: it is large, has been open for long, or nothing arrives any more.
+
+    `opened_at_us` finds the accept time of the segment with which the backlog reached `min_bytes`; it is asked only if all else leaves the
+    question open, and then the backlog is smaller than `max_bytes`.
 
     A time of the backlog that lies in the future counts as far away as it is: with a distance of at least the delay, in either direction,
     the delay has passed. Records may come from a writer whose clock ran ahead, and the archiver's own clock may have been set back; either
@@ -78,12 +54,21 @@ def is_due(backlog: Backlog, now_us: int, settings: ArchiveSettings) -> bool:
     """
     if not is_open(backlog, settings):
         return False
-    if backlog.bytes >= settings.max_bytes or settings.idle_max == 0:
+    if backlog.bytes >= settings.max_bytes or settings.idle_max == 0 or _passed(backlog.newest_us, now_us, settings.idle_max):
         return True
-    opened_at_us = backlog.newest_us if backlog.opened_at_us is None else backlog.opened_at_us
-    open_for_s = abs(now_us - opened_at_us) / 1e6
-    idle_for_s = abs(now_us - backlog.newest_us) / 1e6
-    return open_for_s >= settings.complete_delay_max or idle_for_s >= settings.idle_max
+    return _passed(opened_at_us(), now_us, settings.complete_delay_max)
+
+
+def gaps_due(written_us: int, now_us: int, settings: ArchiveSettings) -> bool:
+    """Should the watermark pass a backlog of nothing but gaps now, though nothing else of the topic is due?
+
+    `written_us` is when the ledger last took in anything of the topic; 0 if it never did.
+    """
+    return settings.min_bytes != NEVER and _passed(written_us, now_us, settings.complete_delay_max)
+
+
+def _passed(since_us: int, now_us: int, delay_s: float) -> bool:
+    return abs(now_us - since_us) >= delay_s * 1e6
 
 
 def look_due(last_look_us: int | None, now_us: int, start_delay_max: float) -> bool:

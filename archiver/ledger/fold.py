@@ -2,8 +2,8 @@
 
 Pure: the same entries give the same state, wherever they are folded. Promises the rules L3 (an entry of an older epoch after a newer EPOCH
 is void), T2 (what is pending is inherited by the next leader), T4 (COMMIT_TO_TABLE assigns the watermark, also downwards; a partition that
-it does not name keeps its own) and P2 (a key is taken in once; a killed one never again). Must never guess at an entry it does not
-understand: that is a `Halt`.
+it does not name keeps its own) and P2 (a key is taken in once; a killed or condemned one never again). Must never guess at an entry it does
+not understand: that is a `Halt`.
 
 What a valid entry asks for and the rules forbid (a key used twice, a file of another epoch, a parquet-only archive that does not continue
 the chain) is not an error of the log: the file is refused, counted, and its range is planned again.
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.views import KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
+from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
 from archiver.proto import control_log_pb2 as pb
 
 FORMAT = 1
@@ -49,6 +49,8 @@ class LedgerFold:
         """The newest rounds, oldest first."""
         self.topics: dict[TopicId, TopicLedger] = {}
         """Topics that the ledger has met."""
+        self.condemned: dict[str, CondemnedObject] = {}
+        """By key, in the order of the log: what will be deleted and was not told gone yet. Nothing that names such a key is taken in."""
 
     def topic(self, topic_id: TopicId) -> TopicLedger:
         """The topic's part; an empty one if the ledger has not met it."""
@@ -95,6 +97,7 @@ class LedgerFold:
                 self.rounds.append(RoundView(entry.round_started.commit_id, entry.epoch, index, entry.time_us))
             case "files_written":
                 self._files_written(index, entry.epoch, entry.files_written)
+                self._topic(index, entry.files_written.topic_id).written_us = entry.time_us
             case "round_written":
                 if not entry.round_written.more:
                     self._set_round(entry.round_written.commit_id, "written", None)
@@ -102,7 +105,15 @@ class LedgerFold:
                 self._table_committed(index, entry.table_committed)
             case "round_settled":
                 self._set_round(entry.round_settled.commit_id, "settled", entry.time_us)
+            case "condemned" | "deleted":
+                self._deletion(index, entry)
         return True
+
+    def _deletion(self, index: int, entry: pb.ControlEntry) -> None:
+        for key in entry.condemned.keys:
+            self.condemned.setdefault(key, CondemnedObject(index, entry.time_us, entry.condemned.why))
+        for key in entry.deleted.keys:
+            self.condemned.pop(key, None)
 
     def _topic(self, index: int, topic_id: bytes) -> TopicLedger:
         if len(topic_id) != 16:
@@ -133,7 +144,7 @@ class LedgerFold:
         event = self._written_event(index, message, archives)
         topic = self._topic(index, message.topic_id)
         if event is not None and message.table_uuid:
-            topic.table_uuid = _uuid(index, message.table_uuid)
+            topic.set_table(_uuid(index, message.table_uuid))
         position = 0
         round_ = self.round(message.commit_id)
         for archive in archives:
@@ -161,8 +172,8 @@ class LedgerFold:
         return WrittenEvent(index, text, message.event.datum, sum(not item.gap_only for item in archives))
 
     def _fresh(self, epoch: int, topic: TopicLedger, archive: ArchiveFile) -> bool:
-        """Rule P2: the key is of this epoch and was not used before. Ranges of gaps have no key."""
-        return archive.gap_only or (archive.epoch == epoch and not topic.knows(archive.key))
+        """Rule P2: the key is of this epoch, was not used before and is not condemned. Ranges of gaps have no key."""
+        return archive.gap_only or (archive.epoch == epoch and not topic.knows(archive.key) and archive.key not in self.condemned)
 
     def _pend(self, epoch: int, topic: TopicLedger, pending: PendingFile) -> bool:
         archive = pending.archive
@@ -193,8 +204,11 @@ class LedgerFold:
     def _table_committed(self, index: int, message: pb.TableCommitted) -> None:
         topic = self._topic(index, message.topic_id)
         if message.table_uuid:
-            topic.table_uuid = _uuid(index, message.table_uuid)
+            topic.set_table(_uuid(index, message.table_uuid))
         for key in message.committed:
+            if key in self.condemned:
+                self.refused += 1
+                continue
             archive = _take(topic, key)
             if archive is not None:
                 _count(topic, archive)
@@ -205,8 +219,11 @@ class LedgerFold:
         for item in message.watermarks:
             if item.offset < topic.watermark(item.partition):
                 topic.covered.cut(item.partition, item.offset)
+                topic.passed.cut(item.partition, item.offset)
+            topic.past.moves(item.partition, topic.watermark(item.partition), item.offset)
             topic.watermarks[item.partition] = item.offset
         if not message.more:
+            topic.past.moved(message.sequence_number)
             topic.snapshot_id = message.snapshot_id or None
             topic.sequence_number = message.sequence_number
             topic.valid_through_us = message.valid_through_us or topic.valid_through_us
@@ -252,6 +269,8 @@ def _take(topic: TopicLedger, key: str) -> ArchiveFile | None:
 
 def _count(topic: TopicLedger, archive: ArchiveFile) -> None:
     topic.covered.add(archive.partition, archive.base, archive.end)
+    if archive.gap_only:
+        topic.passed.add(archive.partition, archive.base, archive.end)
     topic.totals.add(archive)
 
 

@@ -49,6 +49,8 @@ Body = (
     | pb.RoundWritten
     | pb.TableCommitted
     | pb.RoundSettled
+    | pb.Condemned
+    | pb.Deleted
 )
 """What an entry can say."""
 
@@ -61,6 +63,8 @@ _FIELDS: dict[type, str] = {
     pb.RoundWritten: "round_written",
     pb.TableCommitted: "table_committed",
     pb.RoundSettled: "round_settled",
+    pb.Condemned: "condemned",
+    pb.Deleted: "deleted",
 }
 
 

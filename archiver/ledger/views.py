@@ -15,6 +15,7 @@ from archiver.events.types import DataFile, DataWritten
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.coverage import Coverage
+from archiver.ledger.past import PastWatermarks
 from archiver.proto import control_log_pb2 as pb
 
 PendingId = tuple[str, int, int]
@@ -84,6 +85,17 @@ class KilledFile:
     """Of the entry that killed it."""
 
 
+@dataclass(frozen=True, slots=True)
+class CondemnedObject:
+    """An object that will be deleted."""
+
+    index: int
+    """Of the entry that condemned it."""
+    time_us: int
+    """Of that entry."""
+    why: str
+
+
 @dataclass(slots=True)
 class Totals:
     """Sums over the archives that count as done."""
@@ -115,8 +127,14 @@ class TopicLedger:
     """The table's sequence number when it was last recorded."""
     watermarks: dict[int, int] = field(default_factory=dict)
     """Per partition: the table (or, without one, the archives) is complete below this offset."""
+    past: PastWatermarks = field(default_factory=PastWatermarks)
+    """Where the watermarks stood at earlier sequence numbers of the table."""
     covered: Coverage = field(default_factory=Coverage)
     """What is committed."""
+    passed: Coverage = field(default_factory=Coverage)
+    """What of it has no archive because there is nothing but gaps in it."""
+    written_us: int = 0
+    """When an entry last brought archives, or ranges of gaps, of this topic; 0 if none did."""
     killed: dict[str, KilledFile] = field(default_factory=dict)
     """By key. A killed key is refused for ever."""
     totals: Totals = field(default_factory=Totals)
@@ -155,6 +173,12 @@ class TopicLedger:
         """The pending file of that key."""
         identity = self._pending_ids.get(key)
         return None if identity is None else self.pending_by_id[identity]
+
+    def set_table(self, table_uuid: uuid.UUID) -> None:
+        """For the fold: the archives go to that table from here on. What was known of another one's snapshots says nothing of its own."""
+        if self.table_uuid not in (None, table_uuid):
+            self.past = PastWatermarks()
+        self.table_uuid = table_uuid
 
     @property
     def schema_version(self) -> int:

@@ -103,6 +103,8 @@ class SqliteLogStore:
         self._local = threading.local()
         self._own: weakref.WeakSet[_Handle] = weakref.WeakSet()
         self._closed = False
+        # Looked at before every append, and making text of a path takes longer than the look.
+        self._folder = os.fspath(path.parent)
         _create_folder(path.parent)
         self.transact("begin", lambda _: None)
 
@@ -247,7 +249,7 @@ class SqliteLogStore:
         """Nothing may be acknowledged in a file that has no name any more, and a full disk is better met before than during COMMIT."""
         try:
             found = self.path.stat()
-            disk = os.statvfs(self.path.parent)
+            disk = os.statvfs(self._folder)
         except OSError as error:
             handle.discard()
             raise self._translated(error) from error
@@ -288,6 +290,9 @@ class SqliteLog:
     def __init__(self, store: SqliteLogStore, name: str) -> None:
         self.name: str = name
         self._store = store
+        # Made once: SQLite's prepared statements are found by their text.
+        self._select_bounds = f"select floor, (select max(idx) from log_{name}) from logs where name = ?"
+        self._insert = f"insert into log_{name} (idx, data) values (?, ?)"
 
     def append(self, index: int, data: bytes) -> Appended:
         """As the Protocol says. `UNKNOWN` if COMMIT failed."""
@@ -308,7 +313,7 @@ class SqliteLog:
                 if row is None:
                     raise Corrupted(f"log {self.name} has no entry {index} although it reaches from {floor} to {tail}")
                 return Appended.OK if row[0] == data else Appended.TAKEN
-            connection.execute(f"insert into log_{self.name} (idx, data) values (?, ?)", (index, data))
+            connection.execute(self._insert, (index, data))
             return Appended.OK
 
         try:
@@ -364,7 +369,7 @@ class SqliteLog:
 
     def _bounds(self, connection: sqlite3.Connection) -> tuple[int, int]:
         """Floor and tail, within the running transaction."""
-        row = connection.execute(f"select floor, (select max(idx) from log_{self.name}) from logs where name = ?", (self.name,)).fetchone()
+        row = connection.execute(self._select_bounds, (self.name,)).fetchone()
         if row is None:
             raise Corrupted(f"log {self.name} has vanished from the metadata database {self._store.path}")
         floor, newest = row

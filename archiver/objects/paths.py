@@ -33,6 +33,9 @@ _ARCHIVE: Final = re.compile(
     r"/([0-9]{20})-([0-9]{20})-([0-9]{8})\.parquet"
 )
 
+_CHECKPOINT: Final = re.compile(r"checkpoint/([a-z][a-z0-9_]{0,39})/v([0-9]+)/([0-9]{20})\.bin")
+_SHELF: Final = re.compile(r"shelf/intake/([0-9]{20})-([0-9]{20})\.parquet")
+
 INTAKE_PREFIX: Final = "intake/"
 SHELF_PREFIX: Final = "shelf/"
 CHECKPOINT_PREFIX: Final = "checkpoint/"
@@ -47,6 +50,15 @@ class IntakeKey:
     """When the file was written, milliseconds since 1970 by its writer's clock."""
     file_id: str
     """ULID."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointKey:
+    """What a checkpoint's key says: the state of a log's fold before the entry at `index`."""
+
+    log: str
+    fold_format: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +84,14 @@ def intake_key(written_us: int, file_id: str) -> str:
     written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)
     if not _FILE_ID.fullmatch(file_id):
         raise InvalidInput(f"file id {file_id!r} is no ULID")
+    return f"{intake_hour_prefix(written_us)}{written_ms:013}-{file_id}.parquet"
+
+
+def intake_hour_prefix(written_us: int) -> str:
+    """What the keys of all intake files start with that were written in the same hour; ends with a slash."""
+    written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)
     written = _START + timedelta(milliseconds=written_ms)
-    return f"{INTAKE_PREFIX}{written.year:04}-{written:%m-%d/%H}/{written_ms:013}-{file_id}.parquet"
+    return f"{INTAKE_PREFIX}{written.year:04}-{written:%m-%d/%H}/"
 
 
 def parse_intake_key(key: str) -> IntakeKey | None:
@@ -94,9 +112,34 @@ def shelf_key(start: int, end: int) -> str:
 
 def checkpoint_key(log: str, fold_format: int, index: int) -> str:
     """The state of a log's fold before the entry at `index`."""
+    return f"{checkpoint_prefix(log)}v{_checked('format', fold_format, EPOCH_MAX)}/{_checked('log index', index, OFFSET_MAX):020}.bin"
+
+
+def checkpoint_prefix(log: str) -> str:
+    """What the keys of a log's checkpoints start with; ends with a slash."""
     if not _LOG.fullmatch(log):
         raise InvalidInput(f"log name {log!r} must match {_LOG.pattern}")
-    return f"{CHECKPOINT_PREFIX}{log}/v{_checked('format', fold_format, EPOCH_MAX)}/{_checked('log index', index, OFFSET_MAX):020}.bin"
+    return f"{CHECKPOINT_PREFIX}{log}/"
+
+
+def parse_checkpoint_key(key: str) -> CheckpointKey | None:
+    """The inverse of `checkpoint_key`; None for any other key."""
+    match = _CHECKPOINT.fullmatch(key)
+    if match is None:
+        return None
+    parsed = CheckpointKey(match[1], int(match[2]), int(match[3]))
+    if parsed.index > OFFSET_MAX or parsed.fold_format > EPOCH_MAX:
+        return None
+    return parsed if checkpoint_key(parsed.log, parsed.fold_format, parsed.index) == key else None
+
+
+def parse_shelf_key(key: str) -> tuple[int, int] | None:
+    """The inverse of `shelf_key`; None for any other key."""
+    match = _SHELF.fullmatch(key)
+    if match is None:
+        return None
+    start, end = int(match[1]), int(match[2])
+    return (start, end) if start <= end <= OFFSET_MAX else None
 
 
 def table_prefix(topic_id: str) -> str:

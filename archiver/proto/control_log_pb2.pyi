@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ControlEntry(_message.Message):
-    __slots__ = ("format", "id", "epoch", "owner", "time_us", "epoch_started", "schema_changed", "schema_text", "round_started", "files_written", "round_written", "table_committed", "round_settled")
+    __slots__ = ("format", "id", "epoch", "owner", "time_us", "epoch_started", "schema_changed", "schema_text", "round_started", "files_written", "round_written", "table_committed", "round_settled", "condemned", "deleted")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class ControlEntry(_message.Message):
     ROUND_WRITTEN_FIELD_NUMBER: _ClassVar[int]
     TABLE_COMMITTED_FIELD_NUMBER: _ClassVar[int]
     ROUND_SETTLED_FIELD_NUMBER: _ClassVar[int]
+    CONDEMNED_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     epoch: int
@@ -34,7 +36,9 @@ class ControlEntry(_message.Message):
     round_written: RoundWritten
     table_committed: TableCommitted
     round_settled: RoundSettled
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., time_us: _Optional[int] = ..., epoch_started: _Optional[_Union[EpochStarted, _Mapping]] = ..., schema_changed: _Optional[_Union[SchemaChanged, _Mapping]] = ..., schema_text: _Optional[_Union[SchemaText, _Mapping]] = ..., round_started: _Optional[_Union[RoundStarted, _Mapping]] = ..., files_written: _Optional[_Union[FilesWritten, _Mapping]] = ..., round_written: _Optional[_Union[RoundWritten, _Mapping]] = ..., table_committed: _Optional[_Union[TableCommitted, _Mapping]] = ..., round_settled: _Optional[_Union[RoundSettled, _Mapping]] = ...) -> None: ...
+    condemned: Condemned
+    deleted: Deleted
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., time_us: _Optional[int] = ..., epoch_started: _Optional[_Union[EpochStarted, _Mapping]] = ..., schema_changed: _Optional[_Union[SchemaChanged, _Mapping]] = ..., schema_text: _Optional[_Union[SchemaText, _Mapping]] = ..., round_started: _Optional[_Union[RoundStarted, _Mapping]] = ..., files_written: _Optional[_Union[FilesWritten, _Mapping]] = ..., round_written: _Optional[_Union[RoundWritten, _Mapping]] = ..., table_committed: _Optional[_Union[TableCommitted, _Mapping]] = ..., round_settled: _Optional[_Union[RoundSettled, _Mapping]] = ..., condemned: _Optional[_Union[Condemned, _Mapping]] = ..., deleted: _Optional[_Union[Deleted, _Mapping]] = ...) -> None: ...
 
 class EpochStarted(_message.Message):
     __slots__ = ()
@@ -208,3 +212,17 @@ class RoundSettled(_message.Message):
     commit_id: bytes
     event: Event
     def __init__(self, commit_id: _Optional[bytes] = ..., event: _Optional[_Union[Event, _Mapping]] = ...) -> None: ...
+
+class Condemned(_message.Message):
+    __slots__ = ("keys", "why")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    why: str
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Deleted(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, keys: _Optional[_Iterable[str]] = ...) -> None: ...

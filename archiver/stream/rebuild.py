@@ -8,6 +8,7 @@ times, never below the segment's floor. Holds one batch of an archive, or one ro
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -186,7 +187,7 @@ class _Chain:
 
     def __init__(self, key: str, start: int, stop: int, gaps: Sequence[_Range]) -> None:
         self._key = key
-        self._gaps = gaps
+        self._gaps = sorted(gaps)
         self.stop = stop
         self._next = self._after_gaps(start)
         self._last = -1
@@ -204,7 +205,7 @@ class _Chain:
             raise Corrupted(f"{self._key}: its offsets are not in order; the object was altered")
         self._last = int(offsets[-1])
         low, high = (int(place) for place in np.searchsorted(offsets, [self._next, self.stop]))
-        if low == high:
+        if low >= high:  # above it, if the rest of the range is a gap
             return batch.slice(0, 0)
         wanted = self._expected(int(offsets[high - 1]) + 1, high - low)
         if wanted is None or not np.array_equal(wanted, offsets[low:high]):
@@ -236,10 +237,16 @@ class _Chain:
         return f"offsets {first} to {following - 1} are missing; the object was altered"
 
     def _after_gaps(self, offset: int) -> int:
-        for low, high in sorted(self._gaps):
-            if low <= offset < high:
-                offset = high
-        return offset
+        return _behind_gaps(self._gaps, offset)
+
+
+def _behind_gaps(gaps: Sequence[_Range], offset: int) -> int:
+    """The first offset from there on that is in no gap."""
+    for low, high in gaps[max(0, bisect_right(gaps, offset, key=lambda gap: gap[0]) - 1) :]:
+        if low > offset:
+            break
+        offset = max(offset, high)
+    return offset
 
 
 def _row_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[int]:
@@ -265,12 +272,14 @@ def _archive_records(key: str, codec: RecordCodec, batch: pa.RecordBatch) -> pa.
     return _stream_batch({**columns, "key": keys, "value": values, "headers": batch.column("headers")})
 
 
-def from_intake(reader: IntakeReader, segments: Sequence[SegmentRef], start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    """The records in [start, stop) from consecutive segments of one topic partition, as `STREAM_SCHEMA`.
+def from_intake(
+    reader: IntakeReader, segments: Sequence[SegmentRef], gaps: Sequence[_Range], start: int, stop: int
+) -> Iterator[pa.RecordBatch]:
+    """The records in [start, stop) from the segments of one topic partition, as `STREAM_SCHEMA`; offsets in `gaps` have none.
 
-    Raises `Corrupted` if an intake file is gone or altered, or if the segments leave a hole.
+    Raises `Corrupted` if an intake file is gone or altered, or if segments and gaps leave a hole.
     """
-    reached = start
+    reached = _behind_gaps(gaps, start)
     for run in _by_file([segment for segment in segments if segment.end > start and segment.base < stop]):
         try:
             for segment, records in reader.read(run[0].file, run):
@@ -283,7 +292,7 @@ def from_intake(reader: IntakeReader, segments: Sequence[SegmentRef], start: int
                 low, high = max(segment.base, reached), min(segment.end, stop)
                 if low < high:
                     yield _intake_records(segment, records).slice(low - segment.base, high - low)
-                    reached = high
+                    reached = _behind_gaps(gaps, high)
         except NotFound as error:
             raise Corrupted(
                 f"offsets {run[0].base} to {run[-1].end - 1} are in no archive, and their intake file {run[0].file.key} is gone; restore it"
@@ -314,12 +323,13 @@ def ingest_times(segment: SegmentRef, accept_us: npt.NDArray[np.int64]) -> npt.N
 
 def _intake_records(segment: SegmentRef, records: pa.RecordBatch) -> pa.RecordBatch:
     accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return placed(segment.base, records, ingest_times(segment, accept_us))
+    offsets = np.arange(segment.base, segment.end, dtype=np.int64)
+    return placed(offsets, records, ingest_times(segment, accept_us))
 
 
-def placed(base: int, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Consecutive intake records with offsets from `base` on and their ingest times, as `STREAM_SCHEMA`."""
-    offsets = pa.array(np.arange(base, base + records.num_rows, dtype=np.int64))
+def placed(places: npt.NDArray[np.int64], records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Intake records with their offsets and their ingest times, as `STREAM_SCHEMA`."""
+    offsets = pa.array(places)
     columns: dict[str, Any] = {
         "offset": offsets,
         "ingest_timestamp": pa.array(ingest_us),

@@ -1,13 +1,15 @@
 """The records of a topic partition in offset order, from archives and then from intake, without a seam.
 
-Promises every stable record from the offset asked for, each exactly once; where something is missing or altered it raises instead of
-passing over it. What is checked when is said at `rebuild.from_archive`; an archive is compared with its digest once per `RecordStream`.
+Promises every committed record from the offset asked for, each exactly once; where something is missing or altered it raises instead of
+passing over it. Records of aborted transactions are never given: their offsets are gaps. What is checked when is said at
+`rebuild.from_archive`; an archive is compared with its digest once per `RecordStream`.
 Must never write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -19,8 +21,10 @@ from archiver.schema.state import TopicSchema, arrow_schema
 from archiver.stream.archives import ArchiveIndex, find_archives
 from archiver.stream.rebuild import BATCH_ROWS, Layout, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
-from intake.fold import IntakeFold, TopicState
+from intake.backlog import Backlog
+from intake.fold import TopicState
 from intake.reader import IntakeReader
+from intake.window import windows
 
 Schemas = Callable[[TopicId, int], TopicSchema]
 """A topic's schema of that version, from the ledger."""
@@ -32,40 +36,57 @@ _VERIFIED_MAX = 100_000
 """Keys of verified archives that are remembered, about 20 MB; when there are more, all are forgotten and verified again."""
 
 
+Passed = Callable[[TopicId, int], Sequence[tuple[int, int]]]
+"""Ranges of a topic partition that the ledger counts as archived without an archive, because there is nothing but gaps in them;
+ascending."""
+
+
 def _none_killed(_topic_id: TopicId) -> Container[str]:
     return ()
 
 
+def _none_passed(_topic_id: TopicId, _partition: int) -> Sequence[tuple[int, int]]:
+    return ()
+
+
 class RecordStream:
-    """Reads topics as the fold knows them; what is produced later needs a fold that has read on."""
+    """Reads topics as the intake log has them; what is produced later needs a view that has read on."""
 
     def __init__(
         self,
         objects: ObjectStore,
-        fold: IntakeFold,
+        intake: Backlog,
         schemas: Schemas,
         *,
         cluster_id: str,
         killed: Killed = _none_killed,
+        passed: Passed = _none_passed,
         batch_rows: int = BATCH_ROWS,
     ) -> None:
         self._objects = objects
-        self._fold = fold
+        self._intake = intake
         self._schemas = schemas
         self._cluster_id = cluster_id
         self._killed = killed
+        self._passed = passed
         self._batch_rows = batch_rows
         self._reader = IntakeReader(objects)
         self._layouts: dict[tuple[TopicId, int], Layout] = {}
         self._verified: set[str] = set()
 
-    def read(self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None) -> Iterator[StreamRecord]:
+    def read(
+        self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None, *, uncommitted: bool = False
+    ) -> Iterator[StreamRecord]:
         """The records of `read_batches`, one by one."""
-        batches = self.read_batches(topic_id, partition, start, limit)
+        batches = self.read_batches(topic_id, partition, start, limit, uncommitted=uncommitted)
         return (record for batch in batches for record in batch)
 
-    def read_batches(self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None) -> Iterator[StreamBatch]:
+    def read_batches(
+        self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None, *, uncommitted: bool = False
+    ) -> Iterator[StreamBatch]:
         """The stable records from offset `start` on, at most `limit` of them.
+
+        With `uncommitted` also those from the first open transaction on: its own, which may be aborted yet, and all behind them.
 
         Empty at the end of what is stable. Raises at once `NotFound` for an unknown topic or partition and `InvalidInput` for a negative
         `start` or `limit` or a `start` beyond the next offset; while iterating `Corrupted` if an offset cannot be read or is not what was
@@ -77,10 +98,10 @@ class RecordStream:
             raise InvalidInput(f"offset {start} is negative; offsets begin at 0")
         if limit is not None and limit < 0:
             raise InvalidInput(f"a limit of {limit} records is negative")
-        following = self._fold.next_offset(tp)
+        following = self._intake.next_offset(tp)
         if start > following:
             raise InvalidInput(f"{topic.name} partition {partition} ends before offset {start}: its next record gets offset {following}")
-        return self._read(topic, partition, start, self._fold.stable_offset(tp), limit)
+        return self._read(topic, partition, start, following if uncommitted else self._intake.stable_offset(tp), limit)
 
     def _read(self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None) -> Iterator[StreamBatch]:
         if start >= stop or limit == 0:
@@ -97,10 +118,19 @@ class RecordStream:
     def _records(
         self, topic_id: TopicId, partition: int, archives: ArchiveIndex, start: int, stop: int, wanted: int
     ) -> Iterator[tuple[Source, pa.RecordBatch]]:
-        """Batches from wherever the next offset is: an archive if one covers it, else intake up to the next archive."""
+        """Batches from wherever the next offset is: an archive if one covers it, else intake up to the next archive.
+
+        Where the ledger knows that there is nothing but gaps, intake is not asked: it may have forgotten them.
+        """
         at = start
         batch_rows = min(self._batch_rows, wanted)
+        passed = self._passed(topic_id, partition)
         while at < stop:
+            place = bisect_right(passed, at, key=lambda empty: empty[1])
+            low, high = passed[place] if place < len(passed) else (stop, stop)
+            if low <= at:
+                at = high
+                continue
             found = archives.covering(at)
             if found is not None:
                 if len(self._verified) >= _VERIFIED_MAX:
@@ -109,13 +139,14 @@ class RecordStream:
                     yield "archive", batch
                 at = found.end
                 continue
-            until = min(stop, archives.next_base(at) or stop)
-            for batch in from_intake(self._reader, self._fold.segments((topic_id, partition), at), at, until):
-                yield "intake", batch
-            at = until
+            until = min(stop, archives.next_base(at) or stop, low)
+            for window in windows(self._intake, (topic_id, partition), at, until):
+                for batch in from_intake(self._reader, window.segments, window.gaps, at, window.end):
+                    yield "intake", batch
+                at = window.end
 
     def _topic(self, topic_id: TopicId, partition: int) -> TopicState:
-        topic = self._fold.topics_by_id.get(topic_id)
+        topic = self._intake.topics_by_id.get(topic_id)
         if topic is None:
             raise NotFound(f"there is no topic with id {topic_id}; `archiver topics list` shows those there are")
         if not 0 <= partition < topic.partitions:

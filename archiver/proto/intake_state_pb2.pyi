@@ -1,0 +1,211 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class IntakeState(_message.Message):
+    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    TICK_US_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_US_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_KEY_FIELD_NUMBER: _ClassVar[int]
+    BARRIER_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SHELVES_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    next_index: int
+    cluster_id: bytes
+    tick_us: int
+    newest_us: int
+    newest_key: str
+    barrier_ms: int
+    topics: _containers.RepeatedCompositeFieldContainer[Topic]
+    files: _containers.RepeatedCompositeFieldContainer[File]
+    producers: _containers.RepeatedCompositeFieldContainer[Producer]
+    transactions: _containers.RepeatedCompositeFieldContainer[Transaction]
+    ids: _containers.RepeatedScalarFieldContainer[bytes]
+    shelves: _containers.RepeatedCompositeFieldContainer[Shelf]
+    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ...) -> None: ...
+
+class Topic(_message.Message):
+    __slots__ = ("topic_id", "name", "created_us", "partitions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    name: str
+    created_us: int
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+
+class Partition(_message.Message):
+    __slots__ = ("next_offset", "ingest_max_us", "shelved_to", "segments", "gaps")
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    INGEST_MAX_US_FIELD_NUMBER: _ClassVar[int]
+    SHELVED_TO_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    next_offset: int
+    ingest_max_us: int
+    shelved_to: int
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    gaps: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, next_offset: _Optional[int] = ..., ingest_max_us: _Optional[int] = ..., shelved_to: _Optional[int] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., gaps: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class File(_message.Message):
+    __slots__ = ("log_index", "key", "size", "footer_sha256")
+    LOG_INDEX_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    FOOTER_SHA256_FIELD_NUMBER: _ClassVar[int]
+    log_index: int
+    key: str
+    size: int
+    footer_sha256: bytes
+    def __init__(self, log_index: _Optional[int] = ..., key: _Optional[str] = ..., size: _Optional[int] = ..., footer_sha256: _Optional[bytes] = ...) -> None: ...
+
+class Segment(_message.Message):
+    __slots__ = ("file", "row_group", "first_row", "rows", "base", "raw_bytes", "accept_max_us", "floor_us")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    ROW_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_MAX_US_FIELD_NUMBER: _ClassVar[int]
+    FLOOR_US_FIELD_NUMBER: _ClassVar[int]
+    file: int
+    row_group: int
+    first_row: int
+    rows: int
+    base: int
+    raw_bytes: int
+    accept_max_us: int
+    floor_us: int
+    def __init__(self, file: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., base: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., floor_us: _Optional[int] = ...) -> None: ...
+
+class Range(_message.Message):
+    __slots__ = ("base", "end")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    end: int
+    def __init__(self, base: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class Producer(_message.Message):
+    __slots__ = ("producer_id", "epoch", "transactional_id", "transaction_timeout_us", "last_used_us", "batches")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_TIMEOUT_US_FIELD_NUMBER: _ClassVar[int]
+    LAST_USED_US_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    transactional_id: str
+    transaction_timeout_us: int
+    last_used_us: int
+    batches: _containers.RepeatedCompositeFieldContainer[Batches]
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transactional_id: _Optional[str] = ..., transaction_timeout_us: _Optional[int] = ..., last_used_us: _Optional[int] = ..., batches: _Optional[_Iterable[_Union[Batches, _Mapping]]] = ...) -> None: ...
+
+class Batches(_message.Message):
+    __slots__ = ("topic", "partition", "sequences", "rows", "bases")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    BASES_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    partition: int
+    sequences: _containers.RepeatedScalarFieldContainer[int]
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    bases: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., sequences: _Optional[_Iterable[int]] = ..., rows: _Optional[_Iterable[int]] = ..., bases: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Transaction(_message.Message):
+    __slots__ = ("producer_id", "epoch", "transactional_id", "started_us", "deadline_us", "ranges")
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_US_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_US_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    producer_id: int
+    epoch: int
+    transactional_id: str
+    started_us: int
+    deadline_us: int
+    ranges: _containers.RepeatedCompositeFieldContainer[Ranges]
+    def __init__(self, producer_id: _Optional[int] = ..., epoch: _Optional[int] = ..., transactional_id: _Optional[str] = ..., started_us: _Optional[int] = ..., deadline_us: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Ranges, _Mapping]]] = ...) -> None: ...
+
+class Ranges(_message.Message):
+    __slots__ = ("topic", "partition", "ranges")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    topic: int
+    partition: int
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class Shelf(_message.Message):
+    __slots__ = ("start", "end", "size", "sha256", "footer_sha256")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    FOOTER_SHA256_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    size: int
+    sha256: bytes
+    footer_sha256: bytes
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ..., footer_sha256: _Optional[bytes] = ...) -> None: ...
+
+class ShelfIndex(_message.Message):
+    __slots__ = ("format", "topic_ids", "topics", "partitions", "starts", "ends", "first_rows", "segments", "gaps", "records", "raw_bytes", "first_accept_us", "newest_us", "first_floor_us", "digests", "files", "files_digest")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    GAPS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ACCEPT_US_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_US_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FLOOR_US_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    topic_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    topics: _containers.RepeatedScalarFieldContainer[int]
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    first_rows: _containers.RepeatedScalarFieldContainer[int]
+    segments: _containers.RepeatedScalarFieldContainer[int]
+    gaps: _containers.RepeatedScalarFieldContainer[int]
+    records: _containers.RepeatedScalarFieldContainer[int]
+    raw_bytes: _containers.RepeatedScalarFieldContainer[int]
+    first_accept_us: _containers.RepeatedScalarFieldContainer[int]
+    newest_us: _containers.RepeatedScalarFieldContainer[int]
+    first_floor_us: _containers.RepeatedScalarFieldContainer[int]
+    digests: _containers.RepeatedScalarFieldContainer[int]
+    files: int
+    files_digest: int
+    def __init__(self, format: _Optional[int] = ..., topic_ids: _Optional[_Iterable[bytes]] = ..., topics: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., first_rows: _Optional[_Iterable[int]] = ..., segments: _Optional[_Iterable[int]] = ..., gaps: _Optional[_Iterable[int]] = ..., records: _Optional[_Iterable[int]] = ..., raw_bytes: _Optional[_Iterable[int]] = ..., first_accept_us: _Optional[_Iterable[int]] = ..., newest_us: _Optional[_Iterable[int]] = ..., first_floor_us: _Optional[_Iterable[int]] = ..., digests: _Optional[_Iterable[int]] = ..., files: _Optional[int] = ..., files_digest: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,185 @@
+"""The whole view of the intake log that readers use: what the fold holds, and before it what stands in shelves.
+
+Promises the same answers as a fold that never shelved anything. Only reads: the fold goes on under it, and so does the view. May be used
+while one thread appends and another makes a checkpoint; an answer is never older than the call. Must never decide anything: offsets,
+transactions and the stable offset are the fold's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from archiver.ids import TopicId, TopicPartition
+from intake.fold import IntakeFold, TopicState
+from intake.partition_state import END, Gap, merged
+from intake.segments import SegmentRef
+from intake.transactions import OpenTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class BacklogSummary:
+    """The stable records of a partition beyond some offset, without those of aborted transactions."""
+
+    rows: int
+    bytes: int
+    """Raw bytes: keys, values, header names and values. Of a segment that is counted in part, in proportion to its rows."""
+    first_accept_us: int
+    """Newest accept time of the first segment; 0 if there is none."""
+    newest_us: int
+    """Newest accept time; 0 if there is none."""
+    first_floor_us: int
+    """No record that is counted has an ingest time before this; 0 if there is none."""
+
+
+EMPTY = BacklogSummary(0, 0, 0, 0, 0)
+
+
+class ShelvedSegments(Protocol):
+    """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends at a shelved offset."""
+
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+        """Those that reach beyond `start`, in offset order, until their bytes reach `bytes_max`."""
+
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        """The offsets of aborted transactions; ascending."""
+
+    def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        """The records beyond `start`."""
+
+
+class NoShelves:
+    """Nothing was shelved yet."""
+
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+        del tp, start, end, bytes_max
+        return []
+
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        del tp, start, end
+        return []
+
+    def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        del tp, start, end
+        return EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What the fold held of a partition at one moment."""
+
+    shelved_to: int
+    segments: list[SegmentRef]
+    """May grow at its end while it is read."""
+    gaps: list[Gap]
+
+    def beyond(self, start: int) -> list[SegmentRef]:
+        """Those that reach beyond `start` and are not in a shelf."""
+        return self.segments[bisect_right(self.segments, max(start, self.shelved_to), key=END) :]
+
+
+class Backlog:
+    """Topics, offsets, segments and gaps, wherever they are kept.
+
+    Methods that take a topic partition raise `NotFound` if there is none; those that look into shelves also `Corrupted` for a damaged
+    shelf, `Halt` for one that is gone, `RetryLater` if the object store cannot be reached.
+    """
+
+    def __init__(self, fold: IntakeFold, shelves: ShelvedSegments | None = None) -> None:
+        self.fold = fold
+        self._shelves = shelves or NoShelves()
+
+    @property
+    def topics_by_name(self) -> Mapping[str, TopicState]:
+        """Every topic, in order of declaration."""
+        return self.fold.topics_by_name
+
+    @property
+    def topics_by_id(self) -> Mapping[TopicId, TopicState]:
+        """Every topic, in order of declaration."""
+        return self.fold.topics_by_id
+
+    @property
+    def tick_us(self) -> int:
+        """The newest tick: nothing later in the log has an ingest time before it. 0 before the first."""
+        return self.fold.tick_us
+
+    @property
+    def next_index(self) -> int:
+        """How far the log was read: one past the last entry."""
+        return self.fold.next_index
+
+    def next_offset(self, tp: TopicPartition) -> int:
+        """The offset the partition's next record will get."""
+        return self.fold.next_offset(tp)
+
+    def stable_offset(self, tp: TopicPartition) -> int:
+        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end of the partition."""
+        return self.fold.stable_offset(tp)
+
+    def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
+        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds it back."""
+        return self.fold.blocking(tp)
+
+    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> list[SegmentRef]:
+        """The segments that reach beyond offset `start`, in offset order, without those of aborted transactions.
+
+        With `bytes_max` the answer ends with the segment with which their raw bytes reach it; the stable offset is not looked at.
+        """
+        held = self._held(tp)
+        found = self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else []
+        if bytes_max is None:
+            found.extend(held.beyond(start))
+            return found
+        total = sum(segment.raw_bytes for segment in found)
+        for segment in held.beyond(start):
+            if total >= bytes_max and found:
+                break
+            found.append(segment)
+            total += segment.raw_bytes
+        return found
+
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        """The offsets in [start, end) that belong to aborted transactions; merged, ascending."""
+        held = self._held(tp)
+        below = self._shelves.gaps(tp, start, min(end, held.shelved_to)) if start < held.shelved_to else []
+        return merged([*below, *(gap for gap in held.gaps if gap[1] > held.shelved_to)], start, end)
+
+    def summary(self, tp: TopicPartition, start: int) -> BacklogSummary:
+        """What is stable and beyond offset `start`."""
+        held, stable = self._held(tp), self.fold.stable_offset(tp)
+        below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
+        return joined(below, summed((segment for segment in held.beyond(start) if segment.end <= stable), start))
+
+    def _held(self, tp: TopicPartition) -> _Held:
+        """A partition at one moment, though a checkpoint may take segments out meanwhile: it raises `shelved_to` first."""
+        state = self.fold.partition(tp)
+        while True:
+            held = _Held(state.shelved_to, state.segments, state.gaps)
+            if state.shelved_to == held.shelved_to:
+                return held
+
+
+def summed(segments: Iterable[SegmentRef], start: int) -> BacklogSummary:
+    """Sum up segments that reach beyond `start`."""
+    first: SegmentRef | None = None
+    rows = total = newest_us = 0
+    for segment in segments:
+        first = first or segment
+        inside = min(segment.rows, segment.end - start)
+        rows += inside
+        total += segment.raw_bytes * inside // segment.rows
+        newest_us = max(newest_us, segment.accept_max_us)
+    return EMPTY if first is None else BacklogSummary(rows, total, first.accept_max_us, newest_us, first.floor_us)
+
+
+def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:
+    """The sum of two ranges that follow each other."""
+    if not earlier.rows or not later.rows:
+        return earlier if earlier.rows else later
+    newest_us = max(earlier.newest_us, later.newest_us)
+    return BacklogSummary(
+        earlier.rows + later.rows, earlier.bytes + later.bytes, earlier.first_accept_us, newest_us, earlier.first_floor_us
+    )

@@ -1,0 +1,208 @@
+"""Reads the shelves: the segments and gaps of one partition, of all spans that were taken out of the log.
+
+Promises to read no more than the footers of some shelves and the rows of the partitions that are asked for, and to keep no more than
+`cache_bytes` of it. A shelf that is missing, short or altered is an error that names it. Thread-safe.
+
+A process that sleeps while others make checkpoints may hold a list of shelves that were replaced and deleted since: then the newest list is
+asked for, once, which holds the same offsets in other files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from archiver.errors import Corrupted, NotFound
+from archiver.ids import TopicPartition
+from archiver.objects.paths import shelf_key
+from archiver.objects.store import ObjectStore
+from intake.backlog import EMPTY, BacklogSummary, joined, summed
+from intake.checkpoint import ShelfRef
+from intake.format import FOOTER_TAIL_BYTES, footer_length
+from intake.partition_state import Gap
+from intake.segments import FileRef, SegmentRef
+from intake.shelf import PartitionIndex, Rows, ShelfIndex, damaged, gaps_of, read_files, read_index, read_rows, segments_of
+
+CACHE_BYTES = 64 * 2**20
+"""A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds them."""
+_FOOTER_GUESS_BYTES = 128 * 1024
+"""Usually the whole footer: one request instead of two."""
+_PARTITION_COST_BYTES = 600
+"""Of an index, per partition."""
+_FILE_COST_BYTES = 400
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What is known of one shelf."""
+
+    index: ShelfIndex
+    files: Mapping[int, FileRef] | None = None
+
+    @property
+    def cost_bytes(self) -> int:
+        """About what it takes in memory."""
+        return len(self.index.partitions) * _PARTITION_COST_BYTES + len(self.files or ()) * _FILE_COST_BYTES
+
+
+class Shelves:
+    """The shelves of the newest checkpoint that this process knows; see `intake.backlog.ShelvedSegments`.
+
+    `newest` gives the list of the newest checkpoint there is. Methods raise `Corrupted` for a shelf that is damaged or gone, and what the
+    object store raises.
+    """
+
+    def __init__(self, objects: ObjectStore, newest: Callable[[], Sequence[ShelfRef]], cache_bytes: int = CACHE_BYTES) -> None:
+        self._objects = objects
+        self._newest = newest
+        self._cache_bytes = cache_bytes
+        self._refs: tuple[ShelfRef, ...] = ()
+        self._cache: OrderedDict[ShelfRef, _Opened] = OrderedDict()
+        self._lock = threading.RLock()
+
+    @property
+    def refs(self) -> tuple[ShelfRef, ...]:
+        """The shelves, in order."""
+        return self._refs
+
+    def learn(self, refs: Sequence[ShelfRef]) -> None:
+        """The shelves of a newer checkpoint."""
+        with self._lock:
+            self._refs = tuple(refs)
+            for known in [ref for ref in self._cache if ref not in set(self._refs)]:
+                del self._cache[known]
+
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+        """Those that reach beyond `start` and end at or before `end`, in offset order, until their bytes reach `bytes_max`."""
+
+        def collect() -> list[SegmentRef]:
+            found: list[SegmentRef] = []
+            total = 0
+            for ref, place in self._places(tp, start, end):
+                for segment in self._segments(ref, place, tp, start, end):
+                    found.append(segment)
+                    total += segment.raw_bytes
+                    if bytes_max is not None and total >= bytes_max:
+                        return found
+            return found
+
+        return self._reading(collect)
+
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        """The offsets of aborted transactions in what lies between `start` and `end`; ascending."""
+
+        def collect() -> list[Gap]:
+            refs = [ref for ref, place in self._places(tp, start, end) if place.gaps]
+            return [gap for ref in refs for gap in gaps_of(self._rows(ref, tp)) if gap[1] > start and gap[0] < end]
+
+        return self._reading(collect)
+
+    def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        """The records beyond `start` and below `end`; only a shelf that holds one of the two inside is read."""
+
+        def collect() -> BacklogSummary:
+            found = EMPTY
+            for ref, place in self._places(tp, start, end):
+                if start <= place.start and place.end <= end:
+                    whole = BacklogSummary(place.records, place.raw_bytes, place.first_accept_us, place.newest_us, place.first_floor_us)
+                    found = joined(found, whole)
+                else:
+                    found = joined(found, summed(self._segments(ref, place, tp, start, end), start))
+            return found
+
+        return self._reading(collect)
+
+    def _reading(self, collect: Callable[[], _T]) -> _T:
+        with self._lock:
+            try:
+                return collect()
+            except NotFound as error:
+                known = self._refs
+                self.learn(self._newest())
+                if self._refs == known:
+                    raise _gone(error) from error
+            try:
+                return collect()
+            except NotFound as error:
+                raise _gone(error) from error
+
+    def _places(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[ShelfRef, PartitionIndex]]:
+        """The shelves that hold something of the partition between `start` and `end`, with what their index says of it."""
+        refs = self._refs
+        low, high = 0, len(refs)
+        while low < high:
+            middle = (low + high) // 2
+            place = self._opened(refs[middle]).index.partitions.get(tp)
+            if place is None or place.end <= start:
+                low = middle + 1
+            else:
+                high = middle
+        for ref in refs[low:]:
+            place = self._opened(ref).index.partitions.get(tp)
+            if place is None or place.start >= end:
+                return
+            if place.segments or place.gaps:
+                yield ref, place
+
+    def _segments(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> list[SegmentRef]:
+        if not place.segments:
+            return []
+        found = segments_of(self._rows(ref, tp), self._files(ref))
+        return [segment for segment in found if segment.end > start and segment.end <= end]
+
+    def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
+        with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+            return read_rows(ref, self._opened(ref).index, source, tp)
+
+    def _files(self, ref: ShelfRef) -> Mapping[int, FileRef]:
+        opened = self._opened(ref)
+        if opened.files is None:
+            with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+                opened.files = {file.log_index: file for file in read_files(ref, opened.index, source)}
+            self._evict(ref)
+        return opened.files
+
+    def _opened(self, ref: ShelfRef) -> _Opened:
+        opened = self._cache.get(ref)
+        if opened is None:
+            opened = self._cache[ref] = _Opened(read_index(ref, self._footer(ref)))
+            self._evict(ref)
+        self._cache.move_to_end(ref)
+        return opened
+
+    def _footer(self, ref: ShelfRef) -> bytes:
+        key = shelf_key(ref.start, ref.end)
+        info = self._objects.info(key)
+        if info is None:
+            raise NotFound(f"there is no object {key}")
+        if info.size != ref.size:
+            raise damaged(ref, f"it has {info.size} bytes, the checkpoint says {ref.size}")
+        tail = self._objects.read_range(key, -_FOOTER_GUESS_BYTES, _FOOTER_GUESS_BYTES)
+        length = footer_length(tail[-FOOTER_TAIL_BYTES:])
+        if length is None or length > ref.size:
+            raise damaged(ref, "it does not end in a Parquet footer")
+        footer = tail[-length:] if length <= len(tail) else self._objects.read_range(key, ref.size - length, length)
+        if hashlib.sha256(footer).digest() != ref.footer_sha256:
+            raise damaged(ref, "its footer is not the one that was written")
+        return footer
+
+    def _evict(self, kept: ShelfRef) -> None:
+        """Drop what was used longest ago, but for `kept`."""
+        total = sum(opened.cost_bytes for opened in self._cache.values())
+        for ref in list(self._cache):
+            if total <= self._cache_bytes:
+                return
+            if ref != kept:
+                total -= self._cache.pop(ref).cost_bytes
+
+
+def _gone(error: NotFound) -> Corrupted:
+    return Corrupted(
+        f"a shelf that the newest checkpoint names is gone ({error}); restore it from a copy; until then what it holds cannot be archived"
+    )

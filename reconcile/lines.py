@@ -1,0 +1,137 @@
+"""How far the intake of each partition is needed no more: the line below which nobody reads intake again.
+
+Owns the rule D3. For kind iceberg the line is the lowest watermark of all retained snapshots, so that a table which is rolled back to any
+of them finds the intake of what it lost. For kind parquet, which cannot be rolled back, it is the ledger's watermark. It is 0 for kind none
+and for topics that are not in the configuration: their intake is all there is of them. It is 0 as well where the table cannot be looked at,
+is not the topic's, was rolled back, or tells another story than the ledger: nothing is deleted on doubt.
+
+A line never has to be taken back (so a cleaner that slept may act on an old one). A new snapshot begins at the watermark of its base, which
+is a retained one; a rollback leads to a retained one; expiry only takes snapshots away. Only a catalog that is restored from an older copy
+leads below it, and that is a doubt before it is anything else (`catalog/agree.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from archiver.catalog.agree import contradiction, revived_keys
+from archiver.catalog.evidence import Doubted, Gaps, Known, judge
+from archiver.catalog.identity import TableTarget, load_table
+from archiver.catalog.tables import Tables, TableView, parse_identifier, shown
+from archiver.errors import ArchiverError, Deposed, TopicHalted
+from archiver.ids import TopicId
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.views import TopicLedger
+from archiver.objects import paths
+from archiver.objects.store import ObjectStore
+from archiver.settings import TopicSettings
+from intake.backlog import Backlog
+from intake.fold import TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLine:
+    """Where the lines of one topic are."""
+
+    topic_id: TopicId
+    topic: str
+    offsets: tuple[int, ...]
+    """Per partition: intake below is not needed."""
+    watermarks: tuple[int, ...]
+    """Per partition, by the ledger: archived up to here. Not below the line."""
+    why: str | None = None
+    """Why all of the topic's intake is kept, for people; None if the lines follow from what is archived."""
+    doubted: bool = False
+    """Somebody or something must change before the lines can be told; `why` says what."""
+    exact: bool = True
+    """False: the table retains snapshots from before what the ledger remembers one by one. The lines are right, but were higher before."""
+
+
+Lines = Mapping[TopicId, TopicLine]
+"""Of every topic of the intake log."""
+
+
+def oldest_sequence(view: TableView) -> int:
+    """The sequence number of the oldest retained snapshot, in or outside of the lineage: somebody may roll back to any of them."""
+    return min((snapshot.sequence_number for snapshot in view.snapshots), default=view.sequence_number)
+
+
+def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[int, ...]:
+    """Per partition: every retained snapshot of the table is complete up to this offset, or further."""
+    oldest = oldest_sequence(view)
+    return tuple(
+        ledger.past.lowest(partition, min(offset, ledger.watermark(partition)), oldest) for partition, offset in enumerate(known.watermarks)
+    )
+
+
+class LineReader:
+    """Looks at one topic after the other; changes nothing."""
+
+    def __init__(self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables], topics: Iterable[TopicSettings]) -> None:
+        self._objects = objects
+        self._cluster_id = cluster_id
+        self._tables = tables
+        self._settings = {topic.name: topic for topic in topics}
+
+    def read(self, intake: Backlog, ledger: LedgerFold) -> dict[TopicId, TopicLine]:
+        """The lines of all topics. What cannot be looked at is a doubt, never an error; only `Deposed` is raised."""
+        return {topic.topic_id: self._line(topic, intake, ledger.topic(topic.topic_id)) for topic in intake.topics_by_id.values()}
+
+    def _line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> TopicLine:
+        settings = self._settings.get(topic.name)
+        watermarks = tuple(ledger.watermark(partition) for partition in range(topic.partitions))
+        nothing = (0,) * topic.partitions
+        if settings is None:
+            return TopicLine(topic.topic_id, topic.name, nothing, watermarks, "the topic is not in the configuration")
+        if settings.archive.kind == "none":
+            return TopicLine(topic.topic_id, topic.name, nothing, watermarks, "the topic has archive kind none")
+        try:
+            offsets, exact = self._offsets(settings, topic, intake, ledger, watermarks)
+        except Deposed:
+            raise
+        except ArchiverError as error:
+            why = error.why if isinstance(error, TopicHalted) else str(error)
+            return TopicLine(topic.topic_id, topic.name, nothing, watermarks, why, doubted=True)
+        return TopicLine(topic.topic_id, topic.name, offsets, watermarks, exact=exact)
+
+    def _offsets(
+        self, settings: TopicSettings, topic: TopicState, intake: Backlog, ledger: TopicLedger, watermarks: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], bool]:
+        if settings.archive.kind == "parquet":
+            if ledger.table_uuid is not None:
+                raise TopicHalted(topic.name, "it has been archived to a table, but the configuration says kind: parquet")
+            return watermarks, True
+        if ledger.table_uuid is None and any(watermarks):
+            raise TopicHalted(topic.name, "it has been archived without a table, but the configuration says kind: iceberg")
+        tables = self._tables(settings.archive.catalog or "")
+        target = self._target(settings, topic)
+        view = load_table(tables, target, ledger.table_uuid)
+        if view is None:
+            return watermarks, True
+        gaps = gaps_of(intake, topic.topic_id)
+        known = judge(view, topic.partitions, lambda: tables.live_files(view), gaps=gaps)
+        if isinstance(known, Doubted):
+            raise TopicHalted(topic.name, f"table {shown(view.identifier)}: {known.why}")
+        moved = ledger.killed and ledger.sequence_number < view.sequence_number
+        paths_since = tables.data_paths(view, ledger.sequence_number) if moved else frozenset[str]()
+        why = contradiction(view, known, ledger, revived_keys(ledger, paths_since), gaps)
+        if why is not None:
+            raise TopicHalted(topic.name, f"table {shown(view.identifier)} {why}")
+        return retained_line(view, known, ledger), oldest_sequence(view) >= ledger.past.exact_since
+
+    def _target(self, settings: TopicSettings, topic: TopicState) -> TableTarget:
+        return TableTarget(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=self._cluster_id,
+            identifier=parse_identifier(settings.archive.table or ""),
+            partitions=topic.partitions,
+            granularity=settings.archive.partition_by[0],
+            location=self._objects.uri(paths.table_prefix(topic.topic_id)),
+        )
+
+
+def gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:
+    """Rule C2: the ranges of a topic's partitions that hold no record."""
+    return lambda partition, start, end: intake.gaps((topic_id, partition), start, end)

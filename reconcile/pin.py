@@ -1,0 +1,88 @@
+"""What holds the oldest intake file: the partition that needs it, and why.
+
+Pure. The oldest file is the first one in the order of the log; a file that several partitions need is held by each of them, and one of them
+is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from archiver.catalog.commit import iso_time
+from archiver.objects.paths import parse_intake_key
+from intake.backlog import Backlog
+from intake.segments import SegmentRef
+from reconcile.lines import Lines, TopicLine
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Why intake does not get smaller."""
+
+    topic: str
+    partition: int
+    key: str
+    """Of the oldest intake file that is needed."""
+    written_us: int
+    """When it was written, by its writer's clock."""
+    why: str
+
+    def age_s(self, now_us: int) -> float:
+        """Seconds since it was written; not below 0."""
+        return max(0, now_us - self.written_us) / 1e6
+
+    def to_json(self, now_us: int) -> dict[str, object]:
+        """As `status` and `clean` print it."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "key": self.key,
+            "written_at": iso_time(self.written_us),
+            "age_seconds": self.age_s(now_us),
+            "why": self.why,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.key}, written {iso_time(self.written_us)}, is needed by {self.topic} partition {self.partition}: {self.why}"
+
+
+def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
+    """The pin as a sample with labels (a topic's name needs no escaping), for `archiver.telemetry.METRICS`."""
+    labels = "" if pin is None else f'{{topic="{pin.topic}",partition="{pin.partition}"}}'
+    return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if pin is None else pin.age_s(now_us)}
+
+
+def oldest_pin(intake: Backlog, lines: Lines) -> Pin | None:
+    """The pin of the oldest intake file that is needed; None if none is. Topics without lines are passed over."""
+    best: tuple[int, str, int] | None = None
+    held: tuple[TopicLine, SegmentRef] | None = None
+    for line in lines.values():
+        for partition, offset in enumerate(line.offsets):
+            first = intake.segments((line.topic_id, partition), offset, bytes_max=1)[:1]
+            place = (first[0].file.log_index, line.topic, partition) if first else None
+            if place is not None and (best is None or place < best):
+                best, held = place, (line, first[0])
+    if best is None or held is None:
+        return None
+    line, segment = held
+    parsed = parse_intake_key(segment.file.key)
+    written_us = 0 if parsed is None else parsed.written_ms * 1000
+    return Pin(line.topic, best[2], segment.file.key, written_us, _why(intake, line, best[2], segment))
+
+
+def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) -> str:
+    tp = (line.topic_id, partition)
+    if line.doubted:
+        return f"nothing is deleted on doubt: {line.why}"
+    if line.why is not None:
+        return f"nothing of it is deleted: {line.why}"
+    if segment.end <= line.watermarks[partition]:
+        return (
+            f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; "
+            "a rollback to it would need the file, which goes when that snapshot has expired"
+        )
+    blocking = intake.blocking(tp)
+    if blocking is not None and segment.end > intake.stable_offset(tp):
+        name = blocking.transactional_id or str(blocking.producer_id)
+        return f"transaction {name} is open since {iso_time(blocking.started_us)}; nothing behind its beginning is archived"
+    return "not archived yet"
