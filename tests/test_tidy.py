@@ -107,7 +107,7 @@ def test_package_files_are_empty() -> None:
 def test_tests_have_no_package_files_and_unique_names() -> None:
     names = [path.name for path in sources("tests") if "support" not in path.parts]
     assert "__init__.py" not in names
-    doubled = sorted({name for name in names if names.count(name) > 1} - {"conftest.py"})
+    doubled = sorted({name for name in names if names.count(name) > 1} - {"conftest.py", "__main__.py"})
     assert not doubled, f"give these tests a name of their own: {doubled}"
 
 

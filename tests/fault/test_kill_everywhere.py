@@ -12,17 +12,20 @@ from pyspark.sql import SparkSession
 
 from archiver import failpoints
 from tests.support.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.driver import AheadClock, Driver
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 PRODUCING = [name for name in failpoints.NAMES if name.startswith(("writer.", "topic.", "cluster."))]
 IN_WORKERS = [name for name in failpoints.NAMES if name.startswith("archive.upload.")]
-ARCHIVING = [name for name in failpoints.NAMES if name not in PRODUCING and name not in IN_WORKERS]
+CLEANING = [name for name in failpoints.NAMES if name.startswith(("condemn.", "intake.delete.", "deleted."))]
+CHECKPOINTING = [name for name in failpoints.NAMES if name.startswith(("checkpoint.", "log."))]
+ARCHIVING = [name for name in failpoints.NAMES if name not in [*PRODUCING, *IN_WORKERS, *CLEANING, *CHECKPOINTING]]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 
 def test_every_failpoint_has_its_kill() -> None:
-    assert sorted([*PRODUCING, *IN_WORKERS, *ARCHIVING]) == sorted(failpoints.NAMES)
+    assert sorted([*PRODUCING, *IN_WORKERS, *CLEANING, *CHECKPOINTING, *ARCHIVING]) == sorted(failpoints.NAMES)
 
 
 @pytest.mark.parametrize("name", PRODUCING)
@@ -61,6 +64,89 @@ def test_worker_killed(name: str, tmp_path: Path, spark_session: SparkSession) -
     assert failed.code == 2, (failed.out, failed.err)
     _archive_and_check(deployment)
     check_present(deployment, sent, acknowledged)
+
+
+@pytest.mark.parametrize("name", CLEANING)
+def test_killed_while_cleaning(name: str, tmp_path: Path) -> None:
+    """What was sent three hours ago is archived; it is condemned (an hour and a half ago, or now) and goes, whenever the process dies."""
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    topics = ("orders", "clicks", "files", "kept")
+    with Driver(deployment, _at(-3.0)) as before:
+        for topic in topics:
+            assert {one.outcome for one in before.send(topic, [f"{topic} {n}".encode() for n in range(9)])} == {"ok"}
+        before.archive()
+    consumed = {topic: deployment.consume(topic) for topic in topics}
+    if not name.startswith("condemn."):
+        with Driver(deployment, _at(-1.5)) as condemning:
+            assert condemning.application.cleaning(print).run().condemned
+    killed = deployment.run("clean", armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, (killed.out, killed.err)
+    assert {topic: deployment.consume(topic) for topic in topics} == consumed
+    again = deployment.cli("clean", "--output", "json")
+    assert (again.code, again.json()["findings"]) == (0, []), (again.out, again.err)
+    with Driver(deployment, _at(2.0)) as after:
+        after.application.cleaning(print).run()
+        assert after.application.ledger().condemned == {}
+        intake = after.application.intake()
+        kept = {segment.file.key for segment in intake.segments((after.topic_id("kept"), 0))}
+        assert {info.key for info in after.application.objects.list("intake/")} == kept
+        assert {topic: deployment.consume(topic) for topic in topics} == consumed
+        after.send("orders", [b"one more"])
+        after.archive()
+        after.check_complete("orders", "clicks", "files")
+
+
+def _cut_often(deployment: Deployment) -> None:
+    """A checkpoint every two entries from here on, as if the log had grown long."""
+    deployment.overrides["log"] = {"append_backoff": "5ms", "checkpoint_entries": 2}
+    deployment.write(deployment.document())
+
+
+@pytest.mark.parametrize("command", ["produce", "archive"])
+@pytest.mark.parametrize("name", CHECKPOINTING)
+def test_killed_while_a_checkpoint_is_made(name: str, command: str, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    sent = sample_records(120)
+    acknowledged = deployment.produce(sent)
+    _cut_often(deployment)
+    more = sample_records(60, first=120)
+    if command == "produce":
+        killed = deployment.run("produce", "--output", "json", stdin=jsonl(more), armed=f"{name}=kill")
+    else:
+        killed = deployment.run("archive", "--all", armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, killed.err
+    check_present(deployment, sent, acknowledged)
+    check_present(deployment, more, killed.lines() if command == "produce" else [])
+    last = sample_records(60, first=180)
+    _check_again(deployment, last)
+    with Driver(deployment) as after:
+        after.application.checkpointer.run()  # what was left may not have been due again
+        assert len(after.application.checkpointer._store.last()) == 2
+        assert after.application.intake_log.floor() > 0
+
+
+def _check_again(deployment: Deployment, records: list[dict[str, Any]]) -> None:
+    acknowledged = deployment.produce(records)
+    _archive_and_check(deployment)
+    check_present(deployment, records, acknowledged)
+
+
+@pytest.mark.parametrize("action", ["error", "unknown"])
+@pytest.mark.parametrize("name", CHECKPOINTING)
+def test_a_checkpoint_that_fails_stops_nothing(name: str, action: str, tmp_path: Path, spark_session: SparkSession) -> None:  # noqa: F811
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    _cut_often(deployment)
+    sent = sample_records(60)
+    done = deployment.cli("produce", "--output", "json", stdin=jsonl(sent), armed=f"{name}={action}")
+    assert done.code == 0, done.err
+    check_present(deployment, sent, done.lines())
+    _check_again(deployment, sample_records(60, first=60))
+
+
+def _at(hours: float) -> AheadClock:
+    clock = AheadClock()
+    clock.ahead_s = hours * 3600
+    return clock
 
 
 @pytest.mark.parametrize("action", ["error", "unknown"])

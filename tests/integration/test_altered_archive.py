@@ -61,7 +61,7 @@ def one_archive(intake: Intake, schema: TopicSchema | None = None, count: int = 
 
 
 def stream(store: LocalObjectStore, intake: Intake, schema: TopicSchema | None = None) -> RecordStream:
-    return RecordStream(store, intake.fold, lambda _topic, _version: schema or order_schema(), cluster_id=CLUSTER, batch_rows=4)
+    return RecordStream(store, intake.backlog, lambda _topic, _version: schema or order_schema(), cluster_id=CLUSTER, batch_rows=4)
 
 
 def turned(store: LocalObjectStore, key: str, places: range, share: float) -> Iterator[str]:

@@ -149,7 +149,7 @@ def test_footer_keys_and_digests(intake: Intake) -> None:
     assert (len(data), hashlib.sha256(data).digest()) == (file.archive.size, file.archive.sha256)
     digest = RecordsDigest()
     (segment,) = intake.fold.segments((topic, 3))
-    for records in from_intake(IntakeReader(objects), [segment], 0, 2):
+    for records in from_intake(IntakeReader(objects), [segment], [], 0, 2):
         digest.update(records)
     assert file.archive.records_digest == digest.digest()
     found = footer_values(pq.read_metadata(pa.BufferReader(data)))

@@ -16,6 +16,7 @@ from archiver.objects import paths
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver, catalog_table
 from tests.support.orders import order
+from tests.support.transactions import Transactional
 
 
 @pytest.fixture
@@ -26,6 +27,22 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 
 def events(driver: Driver) -> list[Event]:
     return [codec.decode(data) for _, data in _events(driver.application)]
+
+
+def test_a_round_of_nothing_but_gaps_lists_no_file_and_knows_no_time(driver: Driver) -> None:
+    driver.application.writer().close()
+    aborting = Transactional(driver.application, driver.clock, "t")
+    aborting.send({("orders", 1): [order(1)] * 3})
+    aborting.abort()
+    driver.archive()
+    payloads: list[Any] = [event.payload for event in events(driver)]
+    assert [type(payload) for payload in payloads] == [StartCommit, DataWritten, DataComplete, CommitToTable, CommitComplete]
+    _, written, complete, committed, _ = payloads
+    assert written.data_files == ()
+    assert [(item.partition, item.offset, item.timestamp_us) for item in complete.assignments] == [(1, 3, None)]
+    with catalog_table(driver.deployment, "shop.orders") as seen:
+        assert seen.current_snapshot().snapshot_id == committed.snapshot_id
+        assert list(seen.scan().plan_files()) == []
 
 
 def test_the_five_events_of_a_round(driver: Driver) -> None:

@@ -52,7 +52,7 @@ def stream(
     store: LocalObjectStore, intake: Intake, schema: TopicSchema, killed: frozenset[str] = frozenset(), batch_rows: int = 7
 ) -> RecordStream:
     return RecordStream(
-        store, intake.fold, lambda _topic, _version: schema, cluster_id=CLUSTER, killed=lambda _topic: killed, batch_rows=batch_rows
+        store, intake.backlog, lambda _topic, _version: schema, cluster_id=CLUSTER, killed=lambda _topic: killed, batch_rows=batch_rows
     )
 
 
@@ -254,7 +254,7 @@ def test_schema_that_the_ledger_does_not_know(store: LocalObjectStore, intake: I
         raise NotFound(f"no schema version {version}")
 
     with pytest.raises(NotFound, match="no schema version 1"):
-        list(RecordStream(store, intake.fold, lost, cluster_id=CLUSTER).read(topic, 0))
+        list(RecordStream(store, intake.backlog, lost, cluster_id=CLUSTER).read(topic, 0))
 
 
 def test_truncated_archive(store: LocalObjectStore, intake: Intake) -> None:

@@ -446,4 +446,10 @@ def test_a_clock_that_runs_ahead_is_refused(tmp_path: Path) -> None:
         assert rig.log.tail() == 1
         rig.sequencer.tick(start_us + 55_000_000)  # the log itself has seen that time
         assert writer.send("t", record(b"v")).result(WAIT_S).offset == 0
+        clock.set_wall(start_us + 3600_000_000)
+        with pytest.raises(RetryLater, match=r"ahead of its reference"):
+            writer.send("t", record(b"v"))
+        clock.advance(60)  # it was wrong before and is right now: it runs on evenly
+        assert writer.send("t", record(b"w")).result(WAIT_S).offset == 1
+        assert writer.metrics().clock_refusals == 3
     rig.close()

@@ -98,7 +98,7 @@ class World:
         topics = [{"name": "orders", "partitions": 2, "archive": archive}, *self.configured]
         settings = [TopicSettings.model_validate(topic) for topic in topics] if self.topics_configured else []
         check = Audit(self.store, CLUSTER, tables or (lambda _name: self.tables), settings, self.clock)
-        document = check.run(lambda: self.ledger, lambda: self.intake.fold, scope)
+        document = check.run(lambda: self.ledger, lambda: self.intake.backlog, scope)
         found: Document = json.loads(json.dumps(document))
         assert found == document
         return found

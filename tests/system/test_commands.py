@@ -69,6 +69,8 @@ def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> 
             "why",
             "waiting",
             "misconfigured",
+            "gaps",
+            "held",
         ]
         assert (item["state"], item["why"]) == ("archived", None)
         assert item["rows"] == sum(record["topic"] == item["topic"] for record in SENT)
@@ -252,10 +254,12 @@ def test_tables_that_are_not_there(deployment: Deployment) -> None:
 @pytest.mark.spark
 def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: F811
     document = archived.cli("status", "--output", "json").json()
-    assert list(document) == ["cluster", "cluster_id", "data", "leader", "epoch", "intake_log", "control_log", "topics", "attention"]
+    fields = ["cluster", "cluster_id", "data", "leader", "epoch", "intake_log", "control_log", "topics", "pinned", "attention"]
+    assert list(document) == fields
     assert (document["cluster"], document["epoch"], document["leader"], document["attention"]) == ("test", 1, None, [])
     for item in document["topics"]:
-        assert list(item) == ["topic", "records", "archived", "backlog_rows", "backlog_bytes", "pending_archives"]
+        assert list(item) == ["topic", "records", "archived", "backlog_rows", "backlog_bytes", "pending_archives", "held"]
+        assert item["held"] == []
     assert document["intake_log"]["floor"] == document["control_log"]["floor"] == 0
     assert archived.cli("status", "--exit-code").code == 0
     assert "nobody at the moment" in archived.cli("status").out

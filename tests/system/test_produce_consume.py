@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.archived import RECORD, SENT, archived, rows_of  # noqa: F401 - fixture
-from tests.support.deployment import Deployment, jsonl, text
+from tests.support.deployment import Deployment, check_present, jsonl, text
 from tests.support.orders import order
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
@@ -150,6 +150,50 @@ def test_what_consume_prints_produce_takes(archived: Deployment, tmp_path: Path)
         assert [{name: item[name] for name in RECORD[:7]} for item in mine] == [
             {name: item[name] for name in RECORD[:7]} for item in theirs
         ]
+
+
+def test_an_input_as_one_transaction(deployment: Deployment) -> None:
+    done = deployment.cli("produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(SENT))
+    assert done.code == 0, done.err
+    assert len(done.lines()) == len(SENT)
+    before = {topic: len(deployment.consume(topic)) for topic in ("orders", "clicks", "files", "kept")}
+    assert sum(before.values()) == len(SENT)
+    wrong = [*SENT[:5], {"topic": "nowhere", "value": None}, *SENT[5:7]]
+    done = deployment.cli("produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(wrong))
+    assert done.code == 1
+    assert "the transaction was aborted, none of its records counts" in done.err
+    assert [item["outcome"] if item["offset"] is None else "ok" for item in done.lines()] == ["ok"] * 5 + ["failed"] + ["ok"] * 2
+    done = deployment.cli("produce", "--transactional-id", "x", stdin=jsonl(SENT[:3]) + "no record\n")
+    assert done.code == 3
+    assert {topic: len(deployment.consume(topic)) for topic in before} == before
+    assert deployment.cli("produce", "--transactional-id", "", stdin="").code == 3
+
+
+def test_a_transaction_with_a_record_that_failed_is_aborted(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    done = deployment.cli(
+        "produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(SENT[:3]), armed="writer.upload.before=error"
+    )
+    assert done.code == 1
+    assert "the transaction was aborted" in done.err
+    assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
+
+
+def test_a_run_with_a_producer_of_its_own(deployment: Deployment) -> None:
+    done = deployment.cli("produce", "--idempotent", "--output", "json", stdin=jsonl(SENT))
+    assert done.code == 0, done.err
+    check_present(deployment, SENT, done.lines())
+
+
+def test_large_records_by_default(deployment: Deployment) -> None:
+    """10 MB pass, 50 MB are refused, and what stands around them is sent."""
+    values = [b"a", b"x" * 10_000_000, b"y" * 50_000_000, b"b"]
+    lines = [{"topic": "kept", "key": None, "value": text(value)} for value in values]
+    done = deployment.cli("produce", "--output", "json", stdin=jsonl(lines))
+    assert done.code == 3
+    assert [(item["offset"], item.get("outcome")) for item in done.lines()] == [(0, None), (1, None), (None, "failed"), (2, None)]
+    assert "intake.record_bytes_max = 16777216" in done.lines()[2]["error"]
+    assert [item["value"] for item in deployment.consume("kept")] == [lines[number]["value"] for number in (0, 1, 3)]
 
 
 # consume

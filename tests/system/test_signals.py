@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
 import signal
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,14 @@ def stored(deployment: Deployment) -> int:
     return sum(item["records"] for item in topics)
 
 
+def unread(command: Command) -> int:
+    """Bytes in its standard input that it has not read."""
+    assert command._process.stdin is not None
+    count = array.array("i", [0])
+    fcntl.ioctl(command._process.stdin.fileno(), termios.FIONREAD, count)
+    return count[0]
+
+
 def check_settled(deployment: Deployment, rows: int) -> None:
     """Archive what is left: valid, and every record that should be is in a table or archive once."""
     done = deployment.cli("archive", "--all", "--output", "json")
@@ -69,15 +80,44 @@ def test_a_producer_that_is_stopped_at_a_slow_pipe(number: signal.Signals, deplo
     assert all(item["offset"] is not None for item in told)
     assert FIRST <= len(told) <= FIRST + SECOND == stored(deployment)
     check_present(deployment, sent, told)
-    if number == signal.SIGINT:
-        assert code == 130
-        assert len(told) == FIRST + SECOND, "what was sent is drained and acknowledged"
-        assert "interrupted" in "".join(command.err)
-        assert "Traceback" not in "".join(command.err)
-    else:
+    if number == signal.SIGKILL:
         assert code == -number
+    else:
+        assert code == 0, "stopping is the end of the input, and everything went well"
+        assert len(told) == FIRST + SECOND, "what was read is acknowledged"
+        assert f"stopped by {number.name}" in "".join(command.err)
+        assert "Traceback" not in "".join(command.err)
     again = deployment.produce(sent[:6])
     check_present(deployment, [*sent[: len(told)], *sent[:6]], [*told, *again])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_producer_is_stopped_in_the_middle_of_a_flush(number: signal.Signals, tmp_path: Path) -> None:
+    """The flush takes hours to come due, a record is half written, and standard input stays open."""
+    deployment = Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h", "delay_max_bytes": "1MB"}})
+    sent = sample_records(FIRST)
+    with Command(deployment, "produce", "--output", "json", scratch=tmp_path / "scratch") as command:
+        command.write(jsonl(sent) + '{"topic": "clicks", "val')
+        until("it reads", lambda: (deployment.root / "metadata.db").exists() and not unread(command))
+        command.signal(number)
+        code = command.wait()
+    told = acknowledged(command)
+    assert (code, len(told)) == (0, FIRST), command.err
+    assert stored(deployment) == FIRST
+    check_present(deployment, sent, told)
+
+
+def test_a_stopped_transaction_is_aborted(deployment: Deployment, tmp_path: Path) -> None:
+    sent = sample_records(FIRST)
+    with Command(deployment, "produce", "--transactional-id", "x", "--output", "json", scratch=tmp_path / "scratch") as command:
+        command.write(jsonl(sent))
+        until("they are acknowledged", lambda: len(command.out) >= FIRST)
+        command.signal(signal.SIGTERM)
+        code = command.wait()
+    assert code == 1
+    assert "the transaction was aborted" in "".join(command.err)
+    assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
+    assert len(deployment.produce(sent)) == FIRST
 
 
 def test_two_producers_at_once(deployment: Deployment, tmp_path: Path) -> None:

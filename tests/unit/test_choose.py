@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.catalog.choose import choose, complete_since
+from archiver.catalog.evidence import Gaps
 from archiver.catalog.expiry import expired
 from archiver.catalog.layout import COMMIT_ID
 from archiver.catalog.tables import SnapshotView, TableView
@@ -36,6 +38,11 @@ def path(item: PendingFile) -> str:
 
 def yes(_: PendingFile) -> bool:
     return True
+
+
+def gaps_at(*found: tuple[int, int]) -> Gaps:
+    """These gaps, in every partition."""
+    return lambda _, start, end: [(max(low, start), min(high, end)) for low, high in found if low < end and high > start]
 
 
 def test_c3_a_chain_from_the_watermark_is_offered() -> None:
@@ -92,7 +99,7 @@ def test_c3_below_retentions_start_is_killed() -> None:
 
 def test_c2_c3_bases_are_compared_modulo_gaps() -> None:
     """Flaw 12: offset 3 is a marker, the watermark by bounds is 3, the next file starts at 4."""
-    choice = choose([pending(0, 4, 6)], (3,), frozenset(), yes, next_data=lambda _, offset: 4 if offset == 3 else offset)
+    choice = choose([pending(0, 4, 6)], (3,), frozenset(), yes, gaps=gaps_at((3, 4)))
     assert choice.reached == (6,)
 
 
@@ -100,6 +107,29 @@ def test_c3_a_range_of_gaps_carries_the_watermark_on_and_is_never_killed() -> No
     files = [pending(0, 0, 2, gap=True), pending(0, 2, 4)]
     assert choose(files, (0,), frozenset(), yes).reached == (4,)
     assert choose(files[:1], (9,), frozenset(), yes).killed == ()
+
+
+def test_c3_a_range_of_gaps_cannot_be_doubled_so_its_history_is_no_matter() -> None:
+    """Otherwise it would be neither offered nor killed, and the watermark could never pass it."""
+    files = [pending(0, 0, 2, gap=True), pending(0, 2, 4)]
+    assert choose(files[:1], (0,), frozenset(), lambda _: False).offered == (files[0],)
+    choice = choose(files, (0,), frozenset(), lambda _: False)
+    assert (choice.offered, choice.reached) == ((files[0],), (2,))
+    assert [item for item, _ in choice.killed] == [files[1]]
+
+
+def test_c3_a_range_of_gaps_that_the_table_is_past_is_not_offered_again() -> None:
+    """Its snapshot is in the table, and the reply was lost."""
+    choice = choose([pending(0, 5, 8, gap=True)], (8,), frozenset(), yes, gaps=gaps_at((5, 8)))
+    assert (choice.offered, choice.killed, choice.reached) == ((), (), (8,))
+
+
+@pytest.mark.parametrize(
+    ("watermark", "base", "fits"), [(3, 3, True), (3, 5, True), (5, 3, True), (4, 5, True), (3, 6, False), (2, 5, False), (6, 3, False)]
+)
+def test_c2_two_offsets_are_the_same_place_if_only_gaps_lie_between(watermark: int, base: int, fits: bool) -> None:
+    choice = choose([pending(0, base, 9)], (watermark,), frozenset(), yes, gaps=gaps_at((3, 5)))
+    assert (len(choice.offered), len(choice.killed)) == ((1, 0) if fits else (0, 1))
 
 
 def test_c3_a_partition_that_the_topic_lacks_is_killed() -> None:

@@ -168,12 +168,23 @@ def test_c1_bounds_of_files_that_mix_partitions_need_the_right_number_of_rows() 
 def test_c1_c2_bounds_are_compared_modulo_gaps() -> None:
     """Offsets 8 and 9 are markers: rows end at 7, the watermark is 10."""
 
-    def next_data(partition: int, offset: int) -> int:
-        return 10 if partition == 0 and offset in {8, 9} else offset
+    def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
+        return [(max(8, start), min(10, end))] if partition == 0 and start < 10 and end > 8 else []
 
     files = [live(0, 0, 7), live(1, 0, 19)]
-    assert known(judge(view(CUT, 9, OURS), 2, lambda: files, next_data=next_data)).watermarks == (10, 20)
+    assert known(judge(view(CUT, 9, OURS), 2, lambda: files, gaps=gaps)).watermarks == (10, 20)
     assert isinstance(judge(view(CUT, 9, OURS), 2, lambda: files), Doubted)
+
+
+def test_c1_c2_mixed_files_need_as_many_rows_as_the_watermarks_mean_without_gaps() -> None:
+    def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
+        return [(max(8, start), min(10, end)), (max(3, start), min(4, end))] if partition == 0 and (start, end) == (0, 10) else []
+
+    def found(count: int) -> Known | Doubted:
+        return judge(view(CUT, 9, OURS), 2, lambda: [live(0, 0, 19, partition_max=1, count=count)], gaps=gaps)
+
+    assert known(found(27)).watermarks == (10, 20)
+    assert "our watermarks mean 27" in doubt(found(30))
 
 
 def test_c1_bounds_may_end_below_retentions_start() -> None:

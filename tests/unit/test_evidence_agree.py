@@ -57,6 +57,18 @@ def test_the_same_watermarks_agree() -> None:
     assert why(ledger({0: 10, 1: 20})) == ""
 
 
+def test_c2_offsets_with_only_gaps_between_them_agree() -> None:
+    """The table lost its evidence; its last record is at 7, and the watermark had passed the aborted ones behind it."""
+
+    def gaps(partition: int, start: int, end: int) -> list[tuple[int, int]]:
+        return [(start, end)] if partition == 0 and start >= 8 else []
+
+    told = ledger({0: 10, 1: 20})
+    assert contradiction(view(), Known((8, 20), OURS), told, (), gaps) is None
+    assert "rolled back" in (contradiction(view(), Known((7, 20), OURS), told, (), gaps) or "")
+    assert "rolled back" in why(told, (8, 20))
+
+
 def test_pending_files_bring_the_table_on() -> None:
     """A lost reply, or a part of COMMIT_TO_TABLE that was never written."""
     assert why(ledger({0: 5, 1: 20}, file(0, 5, 8), file(0, 8, 10))) == ""

@@ -44,11 +44,13 @@ def one(
     told: int | None = 30,
     pending: tuple[Range, ...] = (),
     doubt: str | None = None,
+    gaps: tuple[Range, ...] | None = (),
+    passed: tuple[Range, ...] = (),
     **table: Any,
 ) -> PartitionFinding:
     """The finding on a topic of one partition."""
     state = TableState("shop.orders", 7, None if told is None else {0: told}, doubt, tuple(files), **table)
-    partition = PartitionView(0, 0, stable, stable, watermark, pending)
+    partition = PartitionView(0, 0, stable, stable, watermark, pending, gaps=gaps, passed=passed)
     (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (partition,), state))
     return found
 
@@ -166,14 +168,54 @@ def test_ledger_beyond_the_log() -> None:
     assert one(WHOLE[:2], watermark=30, told=30, stable=20).verdict == "invalid"
 
 
+HOLED = [WHOLE[0], archive(10, 20, record_count=8, gaps=((13, 15),)), WHOLE[2]]
+
+
 def test_gaps_are_not_missing() -> None:
-    found = one([WHOLE[0], archive(10, 20, record_count=8, gaps=((13, 15),)), WHOLE[2]])
+    found = one(HOLED, gaps=((13, 15),))
     assert (found.verdict, found.gaps, found.rows) == ("valid", ((13, 15),), 28)
+    above = one(HOLED, gaps=((13, 15), (33, 36)))
+    assert (above.verdict, above.gaps) == ("valid", ((13, 15), (33, 36)))
+
+
+def test_a_range_of_gaps_has_no_file() -> None:
+    found = one([WHOLE[0], WHOLE[2]], gaps=((10, 20),))
+    assert (found.verdict, found.gaps, found.missing) == ("valid", ((10, 20),), ())
+    assert one([WHOLE[0], WHOLE[2]], gaps=((10, 19),)).missing == ((19, 20),)
 
 
 def test_rows_in_a_gap() -> None:
-    found = one([WHOLE[0], archive(10, 20, record_count=8, gaps=((13, 15),)), WHOLE[2], foreign({0: ((13, 14),)})])
+    found = one([*HOLED, foreign({0: ((13, 14),)})], gaps=((13, 15),))
     assert found.verdict == "invalid"
+    assert "rows at offsets 13, which are gaps" in (found.why or "")
+    whole = one(WHOLE, gaps=((13, 15),))
+    assert (whole.verdict, whole.missing, whole.doubled) == ("invalid", (), ())
+    assert "rows at offsets 13 to 14, which are gaps" in (whole.why or "")
+
+
+def test_a_gap_that_the_log_does_not_know_is_a_loss() -> None:
+    found = one(HOLED)
+    assert (found.verdict, found.missing, found.gaps) == ("invalid", ((13, 15),), ())
+    assert "offsets 13 to 14 were archived as gaps, and the intake log has records there" in (found.why or "")
+    passed = one([WHOLE[0], WHOLE[2]], passed=((10, 20),))
+    assert (passed.verdict, passed.missing) == ("invalid", ((10, 20),))
+    assert one(HOLED, gaps=((13, 14),)).missing == ((14, 15),)
+
+
+def test_beyond_what_is_stable_the_log_has_not_the_last_word() -> None:
+    """An old copy of the log still has the transaction open that the archives know as aborted."""
+    found = one(HOLED, stable=12)
+    assert (found.missing, found.gaps) == ((), ((13, 15),))
+
+
+def test_a_log_that_cannot_tell_its_gaps_is_stood_in_for() -> None:
+    """By the footers of archives, and for ranges without a file by the ledger."""
+    assert (one(HOLED, gaps=None).verdict, one(HOLED, gaps=None).gaps) == ("valid", ((13, 15),))
+    passed = one([WHOLE[0], WHOLE[2]], gaps=None, passed=((10, 20),))
+    assert (passed.verdict, passed.gaps) == ("valid", ((10, 20),))
+    lost = one([WHOLE[0], WHOLE[2]], gaps=None)
+    assert (lost.verdict, lost.missing) == ("unknown", ((10, 20),))
+    assert "the intake log could not tell which offsets are gaps" in (lost.why or "")
 
 
 def test_compacted_by_others_proves_by_rows() -> None:

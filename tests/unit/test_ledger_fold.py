@@ -53,12 +53,21 @@ class Feed:
             message.table_uuid, message.last_sequence_number = TABLE.bytes, token
         return self.add(epoch, files_written=message)
 
-    def committed(self, epoch: int, watermarks: dict[int, int], keys: tuple[str, ...] = (), killed: tuple[str, ...] = ()) -> int:
+    def committed(
+        self,
+        epoch: int,
+        watermarks: dict[int, int],
+        keys: tuple[str, ...] = (),
+        killed: tuple[str, ...] = (),
+        sequence: int = 3,
+        more: bool = False,
+    ) -> int:
         message = pb.TableCommitted(
             topic_id=bytes.fromhex(TOPIC),
             table_uuid=TABLE.bytes,
             snapshot_id=77,
-            sequence_number=3,
+            sequence_number=0 if more else sequence,
+            more=more,
             watermarks=[pb.PartitionOffset(partition=partition, offset=offset) for partition, offset in watermarks.items()],
             committed=keys,
             killed=[pb.TableCommitted.Killed(key=key, why="because") for key in killed],
@@ -414,3 +423,60 @@ def test_fold_against_a_naive_model(steps: list[tuple]) -> None:  # type: ignore
         assert covered == {one for one in naive.done if one[0] == partition}
     of_this_epoch = {key for key in naive.used if key.endswith(f"-{naive.epoch}")}
     assert {key for key in of_this_epoch if topic.knows(key)} == of_this_epoch
+
+
+def test_a_condemned_key_is_never_taken_in() -> None:
+    feed = Feed()
+    written, unwritten, other = file(0, 0, 5), file(0, 5, 9), file(1, 0, 2)
+    feed.written(1, written)
+    index = feed.add(1, condemned=pb.Condemned(keys=[written.key, unwritten.key, "intake/x"], why="old"))
+    assert [(key, item.index, item.time_us, item.why) for key, item in feed.fold.condemned.items()] == [
+        (key, index, 5, "old") for key in (written.key, unwritten.key, "intake/x")
+    ]
+    feed.written(1, unwritten, other)
+    assert feed.pending() == [written.key, other.key]
+    feed.committed(1, {}, (written.key, other.key))
+    assert feed.pending() == [written.key], "a condemned file is not adopted"
+    assert (feed.fold.refused, feed.topic.totals.files) == (2, 1)
+
+
+def test_a_condemned_key_of_a_topic_without_a_table_is_never_taken_in() -> None:
+    feed = Feed()
+    feed.add(1, condemned=pb.Condemned(keys=[file(0, 0, 5).key]))
+    feed.written(1, file(0, 0, 5), table=False)
+    assert (feed.topic.watermark(0), feed.fold.refused) == (0, 1)
+
+
+def test_what_is_told_gone_is_forgotten_and_a_second_condemnation_keeps_the_first_time() -> None:
+    feed = Feed()
+    first = feed.add(1, condemned=pb.Condemned(keys=["a", "b"]))
+    feed.add(1, condemned=pb.Condemned(keys=["b", "c"]))
+    feed.add(1, deleted=pb.Deleted(keys=["a", "z"]))
+    assert [(key, item.index) for key, item in feed.fold.condemned.items()] == [("b", first), ("c", first + 1)]
+
+
+def test_l3_a_deposed_leader_condemns_nothing() -> None:
+    feed = Feed()
+    feed.add(1, condemned=pb.Condemned(keys=["a"]))
+    feed.start(2)
+    feed.add(1, condemned=pb.Condemned(keys=["b"]))
+    feed.add(1, deleted=pb.Deleted(keys=["a"]))
+    assert list(feed.fold.condemned) == ["a"]
+
+
+def test_d3_the_ledger_remembers_where_the_watermarks_stood() -> None:
+    feed = Feed()
+    feed.written(1, file(0, 0, 5))
+    feed.committed(1, {0: 5}, (file(0, 0, 5).key,), sequence=1)
+    feed.written(1, file(0, 5, 9), file(1, 0, 2))
+    feed.committed(1, {0: 9}, more=True)
+    feed.committed(1, {1: 2}, (file(0, 5, 9).key, file(1, 0, 2).key), sequence=2)
+    lowest = [[feed.topic.past.lowest(partition, feed.topic.watermark(partition), since) for partition in (0, 1)] for since in (0, 1, 2)]
+    assert lowest == [[0, 0], [5, 0], [9, 2]]
+
+
+def test_d3_the_past_of_another_table_says_nothing() -> None:
+    feed = Feed()
+    feed.committed(1, {0: 5}, sequence=1)
+    feed.topic.set_table(uuid.UUID(int=10))
+    assert feed.topic.past.lowest(0, 5, 0) == 5

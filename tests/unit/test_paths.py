@@ -194,3 +194,47 @@ def test_what_does_not_fit_is_refused(build: Callable[[], str]) -> None:
 def test_only_a_terminated_number_separates_partitions() -> None:
     assert re.fullmatch(r".*/", paths.data_prefix(TOPIC, 1))
     assert not paths.data_prefix(TOPIC, 10).startswith(paths.data_prefix(TOPIC, 1))
+
+
+@given(st.sampled_from(["intake", "control"]), st.integers(0, paths.EPOCH_MAX), offsets)
+def test_a_checkpoint_key_comes_back(log: str, fold_format: int, index: int) -> None:
+    key = paths.checkpoint_key(log, fold_format, index)
+    check_key(key)
+    assert key.startswith(paths.checkpoint_prefix(log))
+    assert paths.parse_checkpoint_key(key) == paths.CheckpointKey(log, fold_format, index)
+
+
+@given(offsets, offsets)
+def test_a_shelf_key_comes_back(one: int, other: int) -> None:
+    start, end = sorted((one, other))
+    key = paths.shelf_key(start, end)
+    check_key(key)
+    assert paths.parse_shelf_key(key) == (start, end)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "checkpoint/intake/v01/00000000000000000042.bin",
+        "checkpoint/intake/v1/42.bin",
+        "checkpoint/intake/v1/99999999999999999999.bin",
+        "checkpoint/intake/00000000000000000042.bin",
+        "checkpoint/Intake/v1/00000000000000000042.bin",
+        "x/checkpoint/intake/v1/00000000000000000042.bin",
+        "shelf/intake/00000000000000000008-00000000000000000007.parquet",
+        "shelf/intake/00000000000000000007-99999999999999999999.parquet",
+        "shelf/control/00000000000000000007-00000000000000000008.parquet",
+        "shelf/intake/7-8.parquet",
+    ],
+)
+def test_other_keys_are_no_checkpoints_and_no_shelves(key: str) -> None:
+    assert paths.parse_checkpoint_key(key) is None
+    assert paths.parse_shelf_key(key) is None
+
+
+@given(st.integers(0, 9_999_990_000_000_000))
+def test_the_hour_of_an_intake_file(written_us: int) -> None:
+    hour = paths.intake_hour_prefix(written_us)
+    assert paths.intake_key(written_us, ULID).startswith(hour)
+    assert paths.intake_hour_prefix(written_us // 3_600_000_000 * 3_600_000_000) == hour
+    assert paths.intake_hour_prefix(written_us + 3_600_000_000) != hour

@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 from archiver.jobs.positions import positions
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
+from intake.backlog import Backlog
 from intake.fold import IntakeFold
+from intake.record_json import parse_time
 from tests.support.intake_entries import Run, declared, named, topic_id_of
+from tests.support.transaction_entries import HOUR_US, TransactionEntries
 
 ONE = topic_id_of(1)
 SEGMENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12)
@@ -25,8 +28,36 @@ def test_positions(segments: list[tuple[int, int]], data: st.DataObject) -> None
         rows[partition] += count
     marks = {partition: data.draw(st.integers(0, count)) for partition, count in rows.items()}
     ledger.topics[ONE] = TopicLedger(ONE, watermarks={partition: mark for partition, mark in marks.items() if mark})
-    for found in positions(fold, ledger, ONE):
+    for found in positions(Backlog(fold), ledger, ONE):
         count, mark = rows[found.partition], marks[found.partition]
         assert (found.start, found.watermark, found.written, found.stable, found.next) == (0, mark, mark, count, count)
         assert (found.backlog_rows, found.backlog_bytes) == (count - mark, 10 * (count - mark))
-    assert [found.partition for found in positions(fold, ledger, ONE)] == [0, 1, 2]
+    assert [found.partition for found in positions(Backlog(fold), ledger, ONE)] == [0, 1, 2]
+
+
+def test_the_oldest_open_transaction_is_what_holds_a_partition_back() -> None:
+    fold, ledger = IntakeFold(), LedgerFold()
+    fold.apply(0, declared(1, "one", 2))
+    first, second = TransactionEntries(fold, "first"), TransactionEntries(fold, "second")
+    fold.apply(fold.next_index, named("intake/a", [Run(ONE, 0, rows=3)]))
+    first.send(Run(ONE, 0, rows=2, accept_max_us=5_000_000))
+    second.send(Run(ONE, 0, rows=4, accept_max_us=7_000_000), Run(ONE, 1, rows=1, accept_max_us=7_000_000))
+    fold.apply(fold.next_index, named("intake/b", [Run(ONE, 0, rows=1)]))
+
+    def held() -> list[tuple[str, int] | None]:
+        found = [item.held for item in positions(Backlog(fold), ledger, ONE)]
+        return [None if item is None else (item.transactional_id, item.waiting) for item in found]
+
+    assert held() == [("first", 7), ("second", 1)]
+    (item, _) = positions(Backlog(fold), ledger, ONE)
+    assert (item.stable, item.next, item.backlog_rows) == (3, 10, 3)
+    assert item.held is not None
+    told = item.held.to_json()
+    assert (told["producer_id"], told["epoch"]) == (first.producer_id, 0)
+    assert (parse_time(str(told["since"])), parse_time(str(told["deadline"]))) == (5_000_000, 5_000_000 + HOUR_US)
+    assert item.held.described(65_000_000) == f"first (producer {first.producer_id}, epoch 0, open for 60 s)"
+    first.end(commit=False)
+    assert held() == [("second", 5), ("second", 1)]
+    second.end(commit=True)
+    assert held() == [None, None]
+    assert [(item.stable, item.backlog_rows) for item in positions(Backlog(fold), ledger, ONE)] == [(10, 8), (1, 1)]

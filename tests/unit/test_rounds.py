@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -19,9 +20,12 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import KilledFile, TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.settings import ArchiveSettings
+from intake.backlog import Backlog
 from intake.fold import IntakeFold, TopicState
 from intake.segments import SegmentRef
 from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
+from tests.support.segments import segment
+from tests.support.transaction_entries import TransactionEntries
 
 S = 1_000_000
 NOW = 1_000 * S
@@ -31,11 +35,12 @@ ALL = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40, everything=True)
 DUE = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40)
 
 
-class Backlog:
+class Logs:
     """Two topics, `one` with three partitions and `two` with two, and what both logs say of them."""
 
-    def __init__(self, fold: IntakeFold | None = None) -> None:
-        self.intake = fold or IntakeFold()
+    def __init__(self) -> None:
+        self.intake = IntakeFold()
+        self.backlog = Backlog(self.intake)
         self.ledger = LedgerFold()
         self.add(declared(1, "one", 3))
         self.add(declared(2, "two", 2))
@@ -54,7 +59,7 @@ class Backlog:
         return [work_of(state, **settings) for state in self.intake.topics_by_name.values()]
 
     def choose(self, limits: RoundLimits = ALL, skip: Sequence[TopicPartition] = (), **settings: Any) -> Planned:
-        return choose_plans(self.works(**settings), self.intake, self.ledger, EPOCH, NOW, limits, set(skip))
+        return choose_plans(self.works(**settings), self.backlog, self.ledger, EPOCH, NOW, limits, set(skip))
 
 
 def work_of(state: TopicState, **settings: Any) -> TopicWork:
@@ -71,7 +76,7 @@ def places(planned: Planned) -> list[tuple[str, int, int, int]]:
 
 
 def test_nothing_to_do() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     assert places(backlog.choose()) == []
     backlog.file(Run(ONE, 0, rows=5, accept_max_us=0))
     backlog.archived(ONE, p0=5)
@@ -79,7 +84,7 @@ def test_nothing_to_do() -> None:
 
 
 def test_only_what_is_due_unless_everything_is_asked_for() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     backlog.file(Run(ONE, 0, rows=5, accept_max_us=NOW - 31 * S), Run(ONE, 1, rows=5, accept_max_us=NOW - 29 * S))
     backlog.file(Run(TWO, 1, rows=2, raw_bytes=1000, accept_max_us=NOW))
     assert places(backlog.choose(DUE)) == [("one", 0, 0, 5), ("two", 1, 0, 2)]
@@ -89,7 +94,7 @@ def test_only_what_is_due_unless_everything_is_asked_for() -> None:
 
 
 def test_plans_go_on_where_the_archives_end_and_carry_the_epoch() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     backlog.file(Run(ONE, 2, rows=10, raw_bytes=600))
     backlog.file(Run(ONE, 2, rows=10, raw_bytes=600))
     backlog.archived(ONE, p2=4)
@@ -100,7 +105,7 @@ def test_plans_go_on_where_the_archives_end_and_carry_the_epoch() -> None:
 
 
 def test_scope_and_skipped_partitions() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     backlog.file(*(Run(ONE, number) for number in range(3)), *(Run(TWO, number) for number in range(2)))
     some = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40, everything=True, partitions=frozenset({1, 2}))
     assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose(some))] == [("one", 1), ("one", 2), ("two", 1)]
@@ -110,7 +115,7 @@ def test_scope_and_skipped_partitions() -> None:
 
 
 def test_who_waits_longest_goes_first() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     backlog.file(Run(ONE, 0, accept_max_us=30), Run(ONE, 1, accept_max_us=10), Run(ONE, 2, accept_max_us=50))
     backlog.file(Run(TWO, 0, accept_max_us=40), Run(TWO, 1, accept_max_us=20))
     order = [("one", 1), ("two", 1), ("one", 0), ("two", 0), ("one", 2)]
@@ -124,7 +129,7 @@ def test_who_waits_longest_goes_first() -> None:
 
 
 def test_the_age_that_counts_is_that_of_what_is_not_archived() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     backlog.file(Run(ONE, 0, rows=3, accept_max_us=10), Run(ONE, 1, rows=3, accept_max_us=20))
     backlog.file(Run(ONE, 0, rows=3, accept_max_us=90))
     backlog.archived(ONE, p0=3)
@@ -132,7 +137,7 @@ def test_the_age_that_counts_is_that_of_what_is_not_archived() -> None:
 
 
 def test_a_round_ends_at_its_bytes() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     for _ in range(4):
         backlog.file(Run(ONE, 0, rows=2, raw_bytes=100), Run(TWO, 0, rows=2, raw_bytes=100))
 
@@ -148,7 +153,7 @@ def test_a_round_ends_at_its_bytes() -> None:
 
 
 def test_a_ledger_ahead_of_the_log_halts_its_topic_alone() -> None:
-    backlog = Backlog()
+    backlog = Logs()
     backlog.file(Run(ONE, 0, rows=5), Run(ONE, 1, rows=5), Run(TWO, 0, rows=5))
     backlog.archived(ONE, p1=6)
     planned = backlog.choose()
@@ -158,17 +163,18 @@ def test_a_ledger_ahead_of_the_log_halts_its_topic_alone() -> None:
     assert "partition 1 is archived up to offset 6, but the intake log ends at 5" in halted.why
 
 
-class HoleyFold(IntakeFold):
+class Holey(Backlog):
     """A log whose first segment of partition 1 of topic `one` cannot be found."""
 
-    def segments(self, tp: TopicPartition, start: int = 0) -> Sequence[SegmentRef]:
-        found = super().segments(tp, start)
-        return found[1:] if tp == (ONE, 1) else found
+    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> list[SegmentRef]:
+        found = super().segments(tp, start, bytes_max)
+        return [segment for segment in found if tp != (ONE, 1) or segment.base > 0]
 
 
 @pytest.mark.parametrize("ages", [(10, 20), (20, 10)])
 def test_missing_intake_halts_the_whole_topic_and_no_other(ages: tuple[int, int]) -> None:
-    backlog = Backlog(HoleyFold())
+    backlog = Logs()
+    backlog.backlog = Holey(backlog.intake)
     backlog.file(Run(ONE, 0, rows=5, accept_max_us=ages[0]), Run(ONE, 1, rows=5, accept_max_us=ages[1]), Run(TWO, 0, rows=5))
     backlog.file(Run(ONE, 1, rows=5, accept_max_us=99))
     planned = backlog.choose()
@@ -176,6 +182,144 @@ def test_missing_intake_halts_the_whole_topic_and_no_other(ages: tuple[int, int]
     (halted,) = planned.halted
     assert halted.topic == "one"
     assert "offsets 0 to 4" in halted.why
+
+
+# gaps
+
+
+def test_gaps_alone_go_along_with_their_topic_or_once_in_a_delay() -> None:
+    logs = Logs()
+    aborting = TransactionEntries(logs.intake, "aborting")
+    aborting.send(Run(ONE, 0, rows=4), Run(TWO, 1, rows=3))
+    aborting.end(commit=False)
+    for topic in (ONE, TWO):
+        logs.archived(topic)
+        logs.ledger.topics[topic].written_us = NOW - 299 * S
+    assert places(logs.choose(DUE)) == []
+    logs.file(Run(TWO, 0, rows=2))
+    assert places(logs.choose(DUE, idle_max=0)) == [("two", 1, 0, 3), ("two", 0, 0, 2)]
+    logs.ledger.topics[ONE].written_us = NOW - 300 * S
+    (alone,) = [plan for plan in logs.choose(DUE).plans if plan.topic == "one"]
+    assert (alone.gap_only, alone.base, alone.end, alone.gaps, alone.rows) == (True, 0, 4, ((0, 4),), 0)
+    assert [place[0] for place in places(logs.choose(DUE, min_bytes=-1))] == [], "never means never"
+    everything = places(logs.choose(RoundLimits(memory_bytes=1, round_bytes_max=1, everything=True), min_bytes=-1))
+    assert everything == [("one", 0, 0, 4), ("two", 1, 0, 3), ("two", 0, 0, 2)], "gaps are under no limit"
+
+
+def test_gaps_before_an_open_transaction_are_passed() -> None:
+    logs = Logs()
+    aborting = TransactionEntries(logs.intake, "aborting")
+    aborting.send(Run(ONE, 0, rows=4))
+    aborting.end(commit=False)
+    aborting.send(Run(ONE, 0, rows=5))
+    assert places(logs.choose()) == [("one", 0, 0, 4)]
+
+
+def test_a_hole_beside_a_gap_halts_the_topic() -> None:
+    logs = Logs()
+    logs.backlog = Holey(logs.intake)
+    logs.file(Run(ONE, 1, rows=5))
+    aborting = TransactionEntries(logs.intake, "aborting")
+    aborting.send(Run(ONE, 1, rows=4))
+    aborting.end(commit=False)
+    (halted,) = logs.choose().halted
+    assert "offsets 0 to 4" in halted.why
+
+
+def test_aborted_records_hold_no_time_back_and_open_ones_do() -> None:
+    logs = Logs()
+    logs.add(ticked(10))
+    aborting = TransactionEntries(logs.intake, "aborting")
+    aborting.send(Run(ONE, 0, rows=4, accept_max_us=15))
+    logs.add(ticked(20))
+    work = work_of(logs.intake.topics_by_id[ONE])
+    assert valid_through_us(work, logs.backlog, {}, 20) == 10
+    aborting.end(commit=False)
+    assert valid_through_us(work, logs.backlog, {}, 20) == 20
+
+
+# long backlogs
+
+
+class Counting(Backlog):
+    """Counts what it hands out, and refuses to hand out everything."""
+
+    def __init__(self, fold: IntakeFold) -> None:
+        super().__init__(fold)
+        self.segments_of: Counter[TopicPartition] = Counter()
+        self.most = 0
+
+    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> list[SegmentRef]:
+        assert bytes_max is not None, "an unbounded look"
+        found = super().segments(tp, start, bytes_max)
+        self.segments_of[tp] += len(found)
+        self.most = max(self.most, len(found))
+        return found
+
+
+def long_backlog(segments: int, rows: int = 3) -> tuple[Logs, Counting]:
+    logs = Logs()
+    for number in range(segments):
+        logs.file(*(Run(ONE, partition, rows, 10, accept_max_us=1 + number) for partition in range(3)), Run(TWO, 0, rows, 10))
+    logs.backlog = counting = Counting(logs.intake)
+    return logs, counting
+
+
+def test_a_partition_that_is_not_due_costs_no_segment() -> None:
+    logs, counting = long_backlog(200)
+    assert places(logs.choose(DUE, max_bytes=10**6, idle_max=10**5, complete_delay_max=10**5)) == []
+    assert not counting.segments_of, "a summary tells"
+
+
+def test_finding_when_a_partition_was_opened_reads_to_min_bytes() -> None:
+    logs, counting = long_backlog(200)
+    logs.choose(DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=10**5)
+    assert set(counting.segments_of.values()) == {6}, "five to reach them, and where the next one begins"
+    due_at = NOW - 5  # the fifth segment is of time 5
+    assert not logs.choose(DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=(due_at + 1) / S).plans
+    assert logs.choose(DUE, min_bytes=50, max_bytes=10**6, idle_max=10**5, complete_delay_max=due_at / S).plans
+
+
+@pytest.mark.parametrize(("bytes_max", "archive_bytes"), [(200, 50), (50, 200), (1, 1), (500, 100)])
+def test_segments_are_looked_up_for_as_much_as_a_round_takes(bytes_max: int, archive_bytes: int) -> None:
+    logs, counting = long_backlog(500)
+    limits = RoundLimits(memory_bytes=2**40, round_bytes_max=bytes_max, everything=True)
+    planned = logs.choose(limits, max_bytes=archive_bytes)
+    assert planned.plans
+    (tp,) = counting.segments_of
+    assert tp in {(ONE, 0), (TWO, 0)}, "the oldest"
+    assert counting.segments_of[tp] <= 2 * (bytes_max + archive_bytes) // 10 + 3
+    whole = plans_of(logs, archive_bytes)
+    assert places(planned) == [place for place in whole if place[:2] == planned_place(planned)][: len(planned.plans)], "cut as ever"
+    assert sum(plan.raw_bytes for plan in planned.plans[:-1]) < bytes_max
+
+
+def planned_place(planned: Planned) -> tuple[str, int]:
+    return planned.plans[0].topic, planned.plans[0].partition
+
+
+def plans_of(logs: Logs, archive_bytes: int) -> list[tuple[str, int, int, int]]:
+    logs.backlog = Backlog(logs.intake)
+    return places(logs.choose(ALL, max_bytes=archive_bytes))
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_a_round_of_tiny_segments_ends_at_their_number(rows: int) -> None:
+    logs, counting = long_backlog(500, rows)
+    limits = RoundLimits(memory_bytes=2**40, round_bytes_max=2**40, everything=True, segments_max=120)
+    planned = logs.choose(limits, max_bytes=1000)
+    assert 120 <= planned.segments <= 130
+    assert counting.most <= 130
+    assert sum(counting.segments_of.values()) <= 3 * 130
+    done: dict[tuple[str, int], int] = {}
+    for _ in range(40):
+        planned = logs.choose(limits, max_bytes=1000)
+        for topic, partition, base, end in places(planned):
+            assert base == done.get((topic, partition), 0)
+            done[topic, partition] = end
+        for topic_id, name in ((ONE, "one"), (TWO, "two")):
+            logs.archived(topic_id, **{f"p{partition}": end for (topic, partition), end in done.items() if topic == name})
+    assert done == {("one", 0): 500 * rows, ("one", 1): 500 * rows, ("one", 2): 500 * rows, ("two", 0): 500 * rows}
 
 
 # how far a table is complete
@@ -206,7 +350,7 @@ class Model:
         self.tick = max(self.tick, time_us)
 
     def through_us(self, watermarks: Mapping[int, int], tick_us: int) -> int:
-        return valid_through_us(work_of(self.fold.topics_by_id[ONE]), self.fold, dict(watermarks), tick_us)
+        return valid_through_us(work_of(self.fold.topics_by_id[ONE]), Backlog(self.fold), dict(watermarks), tick_us)
 
 
 TIMES = st.integers(1, 60)
@@ -251,7 +395,7 @@ def test_a_backlog_holds_the_time_back_only_as_far_as_it_is_old() -> None:
 
 
 def plan_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> Plan:
-    return Plan(ONE, "one", partition, base, end, epoch, (), end - base, 1)
+    return Plan(ONE, "one", partition, base, end, epoch, (segment(base, end - base),), end - base, 1)
 
 
 def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
@@ -279,6 +423,13 @@ def test_path_used(where: str, key: str, plan: Plan, expected: bool) -> None:
     else:
         ledger.epoch_keys.add(key)
     assert path_used(ledger, plan) is expected
+
+
+def test_gaps_alone_have_no_path() -> None:
+    ledger = TopicLedger(ONE)
+    ledger.epoch_keys.add(key_of(0, 5))
+    assert path_used(ledger, plan_of(0, 5))
+    assert not path_used(ledger, replace(plan_of(0, 5), segments=(), rows=0, gaps=((0, 5),)))
 
 
 def test_no_path_is_used_in_an_empty_ledger() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import InvalidInput, NotFound, RecordRefused, RetryLater
-from archiver.jobs.sending import Sending, Sent
+from archiver.errors import Halt, InvalidInput, NotFound, OutcomeUnknown, RecordRefused, RetryLater
+from archiver.jobs.sending import MARKER_ATTEMPTS_MAX, Sending, Sent, settled
 from intake.acknowledgements import OK, PendingRecord, Verdict
 from intake.record_json import Input
 from intake.records import Record
@@ -55,7 +55,7 @@ def inputs(count: int) -> list[Input]:
     return [Input("t", number % 2, Record(None, b"v"), f"line {number + 1}") for number in range(count)]
 
 
-def send(writer: StubWriter, items: Any, timeout_s: float = 0.01, **more: int) -> list[Sent]:
+def send(writer: StubWriter, items: Any, timeout_s: float = 0.01, **more: Any) -> list[Sent]:
     told: list[Sent] = []
     stub: Any = writer
     try:
@@ -222,3 +222,72 @@ def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
     with pytest.raises(BrokenPipeError):
         run(inputs(3))
     assert writer.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "whole"), [(None, True), (NotFound("no such topic"), False), (RetryLater("no room"), False), (Halt("fenced"), False)]
+)
+def test_the_end_is_told_whether_the_whole_input_was_handed_over(error: Exception | None, whole: bool) -> None:
+    writer = StubWriter()
+    if error is not None:
+        writer.errors[1] = error
+    told: list[Sent] = []
+    ends: list[tuple[bool, int]] = []
+    stub: Any = writer
+    run = Sending(stub, told.append, 1).run
+    if isinstance(error, RetryLater | Halt):
+        with pytest.raises(type(error)):
+            run(inputs(3), lambda is_whole: ends.append((is_whole, writer.closed)))
+    else:
+        run(inputs(3), lambda is_whole: ends.append((is_whole, writer.closed)))
+    assert ends == [(whole, 0)], "once, before the writer is closed"
+    assert writer.closed == 1
+    assert [sent.outcome for sent in told][1] == ("ok" if error is None else "failed")
+
+
+def test_an_end_that_fails_still_closes_and_tells() -> None:
+    writer = StubWriter()
+    told: list[Sent] = []
+    stub: Any = writer
+
+    def fail(_: bool) -> None:
+        raise Halt("fenced")
+
+    with pytest.raises(Halt, match="fenced"):
+        Sending(stub, told.append, 1).run(inputs(2), fail)
+    assert (writer.closed, [sent.offset for sent in told]) == (1, [0, 1])
+
+
+def test_records_go_through_the_producer() -> None:
+    writer, producer = StubWriter(), StubWriter()
+    told: list[Sent] = []
+    stub: Any = writer
+    through: Any = producer
+    Sending(stub, told.append, 0.01, through=through).run(inputs(2))
+    assert (len(writer.sent), len(producer.sent), writer.closed, producer.closed) == (0, 2, 1, 0)
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+@pytest.mark.parametrize("error", [RetryLater("later"), OutcomeUnknown("who knows")])
+def test_a_transaction_is_ended_again_until_it_is_settled(failures: int, error: Exception) -> None:
+    calls: list[int] = []
+
+    def end() -> None:
+        calls.append(1)
+        if len(calls) <= failures:
+            raise error
+
+    settled(end)
+    assert len(calls) == failures + 1
+
+
+def test_a_transaction_is_not_ended_for_ever() -> None:
+    calls: list[int] = []
+
+    def end() -> None:
+        calls.append(1)
+        raise OutcomeUnknown("who knows")
+
+    with pytest.raises(OutcomeUnknown):
+        settled(end)
+    assert len(calls) == MARKER_ATTEMPTS_MAX

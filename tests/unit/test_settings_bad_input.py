@@ -33,7 +33,10 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         ", line 4: intake.delay_maxx: there is no such key; did you mean delay_max?",
     ),
     "unknown key at the top": (LEAST + "topcs: []", ", line 4: topcs: there is no such key; did you mean topics?"),
-    "unknown key, far": (LEAST + "cleanup: {zzz: 1}", ", line 4: cleanup.zzz: there is no such key; the keys here are interval"),
+    "unknown key, far": (
+        LEAST + "cleanup: {zzz: 1}",
+        ", line 4: cleanup.zzz: there is no such key; the keys here are deletes_max, grace, interval",
+    ),
     "unknown key in a topic": (
         TOPIC + "    archive: {knd: none}",
         ", line 8: topics[0].archive.knd: there is no such key; did you mean kind?",

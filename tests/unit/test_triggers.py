@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.jobs.triggers import EMPTY, Backlog, backlog_of, bytes_within, concurrent_limit, is_due, is_open, look_due, rows_within
+from archiver.jobs.triggers import bytes_within, concurrent_limit, gaps_due, is_due, is_open, look_due, rows_within
 from archiver.settings import ArchiveSettings
+from intake.backlog import EMPTY, BacklogSummary
 from tests.support.segments import segment
 
 S = 1_000_000
@@ -17,16 +18,20 @@ def settings(min_bytes: int = 100, max_bytes: int = 1000, complete_delay_max: fl
     )
 
 
-def held(size: int, *, rows: int = 1, opened_at_s: int | None = 0, newest_s: int = 0) -> Backlog:
-    return Backlog(bytes=size, rows=rows, opened_at_us=None if opened_at_s is None else opened_at_s * S, newest_us=newest_s * S)
+def held(size: int, *, rows: int = 1, opened_at_s: int = 0, newest_s: int = 0) -> tuple[BacklogSummary, int]:
+    """A backlog, and when it reached `min_bytes`."""
+    return BacklogSummary(rows, size, 0, newest_s * S, 0), opened_at_s * S
+
+
+NOTHING = (EMPTY, 0)
 
 
 @pytest.mark.parametrize(
     ("backlog", "min_bytes", "expected"),
     [
-        (EMPTY, 0, False),
-        (EMPTY, 100, False),
-        (EMPTY, -1, False),
+        (NOTHING, 0, False),
+        (NOTHING, 100, False),
+        (NOTHING, -1, False),
         (held(0), 0, True),
         (held(0), 1, False),
         (held(99), 100, False),
@@ -35,16 +40,16 @@ def held(size: int, *, rows: int = 1, opened_at_s: int | None = 0, newest_s: int
         (held(10**12), -1, False),
     ],
 )
-def test_open(backlog: Backlog, min_bytes: int, expected: bool) -> None:
-    assert is_open(backlog, settings(min_bytes=min_bytes)) is expected
+def test_open(backlog: tuple[BacklogSummary, int], min_bytes: int, expected: bool) -> None:
+    assert is_open(backlog[0], settings(min_bytes=min_bytes)) is expected
 
 
 @pytest.mark.parametrize(
     ("backlog", "now_s", "changes", "expected"),
     [
         # Not open: never due, whatever else holds.
-        (EMPTY, 10**6, {}, False),
-        (EMPTY, 10**6, {"min_bytes": 0, "idle_max": 0}, False),
+        (NOTHING, 10**6, {}, False),
+        (NOTHING, 10**6, {"min_bytes": 0, "idle_max": 0}, False),
         (held(99), 10**6, {}, False),
         (held(10**9), 10**6, {"min_bytes": -1, "idle_max": 0}, False),
         # Size.
@@ -72,29 +77,38 @@ def test_open(backlog: Backlog, min_bytes: int, expected: bool) -> None:
         (held(100, opened_at_s=90, newest_s=110), 100, {}, False),
         (held(100, opened_at_s=90, newest_s=130), 100, {}, True),
         # … but not what is too small to be open.
-        (held(99, opened_at_s=None, newest_s=10**9), 0, {}, False),
-        # Without a known opening the newest record stands for it.
-        (held(100, opened_at_s=None, newest_s=100), 399, {"idle_max": 1000}, False),
-        (held(100, opened_at_s=None, newest_s=100), 400, {"idle_max": 1000}, True),
+        (held(99, newest_s=10**9), 0, {}, False),
     ],
 )
-def test_due(backlog: Backlog, now_s: int, changes: dict[str, int], expected: bool) -> None:
-    assert is_due(backlog, now_s * S, settings(**changes)) is expected
+def test_due(backlog: tuple[BacklogSummary, int], now_s: int, changes: dict[str, int], expected: bool) -> None:
+    assert is_due(backlog[0], lambda: backlog[1], now_s * S, settings(**changes)) is expected
 
 
-def test_opening_is_the_segment_that_reaches_min_bytes() -> None:
-    segments = [segment(0, 1, raw_bytes=60, accept_us=5), segment(1, 1, raw_bytes=39, accept_us=6), segment(2, 1, raw_bytes=1, accept_us=7)]
-    assert backlog_of(segments, 0, 3, 100) == Backlog(bytes=100, rows=3, opened_at_us=7, newest_us=7)
-    assert backlog_of(segments, 0, 2, 100) == Backlog(bytes=99, rows=2, opened_at_us=None, newest_us=6)
-    assert backlog_of(segments, 0, 3, 0).opened_at_us == 5
-    assert backlog_of(segments, 0, 3, -1).opened_at_us is None
+@pytest.mark.parametrize(
+    ("size", "newest_s", "changes"),
+    [(99, 1000, {}), (1000, 1000, {}), (100, 1000, {"idle_max": 0}), (100, 900, {}), (100, 1000, {"min_bytes": -1})],
+)
+def test_the_opening_is_not_looked_for_where_it_does_not_matter(size: int, newest_s: int, changes: dict[str, int]) -> None:
+    def never() -> int:
+        raise AssertionError("finding it takes a look at the backlog")
+
+    is_due(held(size, newest_s=newest_s)[0], never, 1000 * S, settings(**changes))
 
 
-def test_archived_and_unstable_records_do_not_count() -> None:
-    segments = [segment(0, 10, accept_us=9), segment(10, 10, accept_us=5), segment(20, 10, accept_us=99)]
-    assert backlog_of(segments, 10, 20, 0) == Backlog(bytes=100, rows=10, opened_at_us=5, newest_us=5)
-    assert backlog_of(segments, 20, 20, 0) == EMPTY
-    assert backlog_of(segments, 5, 15, 0) == Backlog(bytes=100, rows=10, opened_at_us=9, newest_us=9)
+@pytest.mark.parametrize(
+    ("written_s", "now_s", "min_bytes", "expected"),
+    [
+        (0, 10**6, 0, True),
+        (1000, 1299, 0, False),
+        (1000, 1300, 0, True),
+        (1000, 1300, 10**9, True),  # gaps make no file, so its smallest size is no matter
+        (1000, 1300, -1, False),  # never means never
+        (1000, 701, 0, False),
+        (1000, 700, 0, True),  # a clock that was set back
+    ],
+)
+def test_gaps_alone_are_passed_once_in_a_delay(written_s: int, now_s: int, min_bytes: int, expected: bool) -> None:
+    assert gaps_due(written_s * S, now_s * S, settings(min_bytes=min_bytes)) is expected
 
 
 def test_part_of_a_segment_counts_in_proportion() -> None:

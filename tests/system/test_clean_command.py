@@ -1,0 +1,103 @@
+"""`archiver clean` and what `status` says of the oldest intake file: outputs and exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archiver.log.lease import FileLease
+from tests.support.deployment import Deployment
+from tests.support.driver import AheadClock, Driver
+
+DOCUMENT = {"dry_run", "barrier_ms", "condemned", "deleted", "waiting", "kept", "pinned", "topics", "findings", "error"}
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    """What was sent three hours ago is archived, except what is only kept."""
+    made = Deployment(tmp_path / "d")
+    with _at(made, -3.0) as driver:
+        for topic in ("orders", "clicks", "files", "kept"):
+            driver.send(topic, [b"1", b"2"], 0)
+        driver.archive()
+    return made
+
+
+def _at(deployment: Deployment, hours: float) -> Driver:
+    clock = AheadClock()
+    clock.ahead_s = hours * 3600
+    return Driver(deployment, clock)
+
+
+def test_one_json_document(deployment: Deployment) -> None:
+    dry = deployment.cli("clean", "--dry-run", "--output", "json")
+    done = deployment.cli("clean", "--output", "json")
+    assert (dry.code, done.code) == (0, 0), (dry.err, done.err)
+    told = done.json()
+    assert set(told) == set(dry.json()) == DOCUMENT
+    assert (dry.json()["dry_run"], told["dry_run"]) == (True, False)
+    assert dry.json()["condemned"] == told["condemned"]
+    assert (len(told["condemned"]), told["deleted"], told["waiting"], told["kept"]["needed"]) == (3, [], 3, 1)
+    assert told["topics"] == [{"topic": "kept", "why": "the topic has archive kind none", "doubted": False}]
+    pinned = told["pinned"]
+    assert (pinned["topic"], pinned["partition"]) == ("kept", 0)
+    assert 10_700 < pinned["age_seconds"] < 11_400
+    assert "archive kind none" in pinned["why"]
+
+
+def test_text(deployment: Deployment) -> None:
+    dry = deployment.cli("clean", "--dry-run")
+    assert dry.code == 0
+    assert "would be condemned: 3" in dry.out
+    done = deployment.cli("clean")
+    assert done.code == 0
+    for line in ("deleted: 0", "condemned: 3", "condemned and still there: 3", "kept in intake: 1 needed", "nothing of kept is deleted"):
+        assert line in done.out, done.out
+    assert done.out.count("  intake/") == 3
+    assert "is needed by kept partition 0" in done.out
+    with _at(deployment, 2.0) as driver:
+        assert len(driver.application.cleaning(print).run().deleted) == 3
+    assert deployment.cli("audit").code == 0
+    assert [len(deployment.consume(topic)) for topic in ("orders", "clicks", "files", "kept")] == [2, 2, 2, 2]
+
+
+def test_a_held_lease_is_exit_code_2_and_names_its_holder(deployment: Deployment) -> None:
+    lease = FileLease(deployment.root / "metadata.db.lease", "elsewhere:4711")
+    lease.acquire()
+    try:
+        held = deployment.cli("clean")
+        assert deployment.cli("clean", "--dry-run").code == 0, "a dry run leads nobody"
+    finally:
+        lease.release()
+    assert held.code == 2
+    assert "elsewhere:4711" in held.err
+
+
+def test_a_table_that_cannot_be_looked_at_is_exit_code_2_and_keeps_its_topic(deployment: Deployment) -> None:
+    document = deployment.document()
+    document["topics"][1]["archive"]["table"] = "shop.other"
+    deployment.write(document)
+    done = deployment.cli("clean", "--output", "json")
+    assert done.code == 2, (done.out, done.err)
+    told = done.json()
+    assert [topic["topic"] for topic in told["topics"] if topic["doubted"]] == ["clicks"]
+    assert (len(told["condemned"]), told["kept"]["needed"]) == (2, 2)
+
+
+def test_status_names_the_pin(deployment: Deployment) -> None:
+    pinned = deployment.cli("status", "--output", "json").json()["pinned"]
+    assert (pinned["topic"], pinned["partition"]) == ("kept", 0)
+    assert "kept partition 0 needs it: nothing of it is deleted: the topic has archive kind none" in deployment.cli("status").out
+    document = deployment.document()
+    document["topics"].pop()
+    deployment.write(document)
+    assert "the topic is not in the configuration" in deployment.cli("status").out
+
+
+def test_nothing_is_pinned_in_an_empty_deployment(tmp_path: Path) -> None:
+    empty = Deployment(tmp_path / "e")
+    assert empty.cli("status", "--output", "json").json()["pinned"] is None
+    done = empty.cli("clean", "--output", "json")
+    assert done.code == 0, done.err
+    assert (done.json()["pinned"], done.json()["condemned"]) == (None, [])

@@ -1,0 +1,181 @@
+"""Checkpoints: the fold from one and the rest is the fold from the start, whatever the history and wherever it is cut."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archiver.errors import Corrupted, Halt
+from archiver.ids import TopicPartition
+from archiver.proto import intake_log_pb2 as log_pb
+from archiver.proto import intake_state_pb2 as pb
+from intake import shelf
+from intake.checkpoint import MAGIC, Checkpoint, ShelfRef, decode, encode, same
+from intake.fold import IDS_REMEMBERED, Applied, IntakeFold, parse_entry
+from intake.partition_state import Gap, merged
+from intake.producers import SEQUENCE_COUNT
+from intake.segments import SegmentRef
+from tests.support.intake_entries import topic_id_of
+from tests.support.intake_history import History
+
+Shelved = dict[TopicPartition, tuple[list[SegmentRef], list[Gap]]]
+
+
+def folded(entries: list[bytes], fold: IntakeFold | None = None) -> tuple[IntakeFold, list[Applied]]:
+    fold = fold or IntakeFold()
+    applied = [fold.apply(index, entries[index]) for index in range(fold.next_index, len(entries))]
+    return fold, applied
+
+
+def history(seed: int, steps: int) -> list[bytes]:
+    return History(random.Random(seed)).grow(steps)
+
+
+def cut_here(fold: IntakeFold, shelves: tuple[ShelfRef, ...], shelved: Shelved) -> tuple[IntakeFold, tuple[ShelfRef, ...]]:
+    """A checkpoint and its shelf, both to bytes and back."""
+    start = shelves[-1].end if shelves else 0
+    content = shelf.decided(fold)
+    data = shelf.encode(content)
+    ref = shelf.ref_of(start, fold.next_index, data)
+    for tp, part in shelf.decode(ref, data).items():
+        segments, gaps = shelved.setdefault(tp, ([], []))
+        segments += part.segments
+        gaps += part.gaps
+    fold.shelve({tp: part.end for tp, part in content.items()})
+    shelves = (*shelves, ref)
+    data = encode(Checkpoint(fold.state(), shelves))
+    stored = decode(data, "here")
+    assert stored.shelves == shelves
+    assert same(stored.state, fold.state())
+    assert encode(stored) == data
+    return stored.fold(), shelves
+
+
+def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
+    expected, found = whole.state(), cut.state()
+    for name in ("next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms"):
+        assert getattr(found, name) == getattr(expected, name), name
+    for name in ("topics", "producers", "transactions", "ids"):
+        assert list(getattr(found, name)) == list(getattr(expected, name)), name
+    assert found.partitions.keys() == expected.partitions.keys()
+    for tp, twin in expected.partitions.items():
+        held = found.partitions[tp]
+        assert (held.next_offset, held.ingest_max_us) == (twin.next_offset, twin.ingest_max_us)
+        assert held.shelved_to <= whole.stable_offset(tp) == cut.stable_offset(tp)
+        segments, gaps = shelved.get(tp, ([], []))
+        assert all(segment.end <= held.shelved_to for segment in segments)
+        assert all(segment.base >= held.shelved_to for segment in held.segments)
+        assert segments + held.segments == twin.segments
+        assert merged([*gaps, *held.gaps], 0, twin.next_offset) == merged(twin.gaps, 0, twin.next_offset)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 120), st.lists(st.integers(0, 122), max_size=4))
+def test_the_fold_from_a_checkpoint_is_the_fold_from_the_start(seed: int, steps: int, cuts: list[int]) -> None:
+    entries = history(seed, steps)
+    whole, expected = folded(entries)
+    fold, shelves, shelved, applied = IntakeFold(), tuple[ShelfRef, ...](), Shelved(), list[Applied]()
+    for cut in sorted({cut for cut in cuts if 0 < cut <= len(entries)}):
+        fold, more = folded(entries[:cut], fold)
+        applied += more
+        fold, shelves = cut_here(fold, shelves, shelved)
+    fold, more = folded(entries, fold)
+    assert applied + more == expected
+    check_same(whole, fold, shelved)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(20, 120), st.integers(1, 120))
+def test_a_fold_that_went_on_forgets_as_much(seed: int, steps: int, cut: int) -> None:
+    """A living process learns of a checkpoint that lies behind it."""
+    entries = history(seed, steps)
+    whole, _ = folded(entries)
+    living, _ = folded(entries)
+    shelved = Shelved()
+    at_cut, _ = folded(entries[: min(cut, len(entries))])
+    stored, _ = cut_here(at_cut, (), shelved)
+    living.shelve({tp: state.shelved_to for tp, state in stored.state().partitions.items()})
+    check_same(whole, living, shelved)
+    assert same(living.state(), folded(entries, stored)[0].state())
+
+
+def test_the_histories_hold_what_matters() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(40):
+        entries = history(seed, 120)
+        fold, applied = folded(entries)
+        seen["gaps"] += sum(len(state.gaps) for state in fold.state().partitions.values())
+        seen["open at the end"] += len(fold.transactions)
+        seen["behind an open one"] += sum(fold.stable_offset(tp) < fold.next_offset(tp) for tp in fold.state().partitions)
+        for index, one in enumerate(applied):
+            seen[one.refusal or "marker or else"] += 1
+            stated = [segment.producer for group in parse_entry(index, entries[index]).file.topics for segment in group.segments]
+            for landed, batch in zip(one.landed, stated, strict=True):
+                seen[landed.refusal or ("repeated" if landed.segment is None else "landed")] += 1
+                seen["wrapped"] += landed.segment is not None and batch.sequence + landed.rows > SEQUENCE_COUNT
+    wanted = {"gaps", "open at the end", "behind an open one", "fenced", "unknown_producer", "out_of_order", "wrong_kind", "barrier"}
+    assert not [name for name in [*wanted, "repeated", "landed", "wrapped"] if seen[name] < 10], seen
+
+
+def test_a_wrong_bit_is_noticed() -> None:
+    fold, _ = folded(history(1, 30))
+    data = encode(Checkpoint(fold.state(), ()))
+    chance = random.Random(2)
+    for place in [*range(60), *(chance.randrange(len(data)) for _ in range(500)), len(data) - 1]:
+        altered = bytearray(data)
+        altered[place] ^= 1 << chance.randrange(8)
+        with pytest.raises(Corrupted, match="checkpoint there is damaged"):
+            decode(bytes(altered), "there")
+    for cut in (0, 10, 40, len(data) - 1):
+        with pytest.raises(Corrupted, match="damaged"):
+            decode(data[:cut], "there")
+
+
+def test_a_newer_format_halts() -> None:
+    payload = pb.IntakeState(format=2, next_index=1).SerializeToString()
+    with pytest.raises(Halt, match=r"format 2, this version knows 1; upgrade"):
+        decode(MAGIC + hashlib.sha256(payload).digest() + payload, "there")
+
+
+def test_a_fresh_fold_has_a_checkpoint() -> None:
+    stored = decode(encode(Checkpoint(IntakeFold().state(), ())), "here")
+    assert same(stored.state, IntakeFold().state())
+
+
+def test_400_partitions_with_a_producer_each_are_small() -> None:
+    """Beside the ids, which are random: 16 bytes and 2 of framing for each of the last 65,536 entries."""
+    topic_id = topic_id_of(1)
+    fold = IntakeFold()
+
+    def apply(**body: object) -> None:
+        entry = log_pb.IntakeEntry(format=2, id=fold.next_index.to_bytes(16, "big"), **body)  # type: ignore[arg-type]
+        fold.apply(fold.next_index, entry.SerializeToString())
+
+    apply(topic=log_pb.TopicDeclared(topic_id=bytes.fromhex(topic_id), name="orders", partitions=400, created_us=1_767_323_045_000_000))
+    opened = {}
+    for partition in range(400):
+        opened[partition] = fold.next_index
+        apply(producer=log_pb.ProducerOpened(time_us=1_767_323_045_000_000))
+    for sequence in range(0, 60_000_000, 10_000_000):
+        segments = [
+            log_pb.Segment(
+                partition=partition,
+                rows=10_000_000,
+                accept_max_us=1_767_323_045_000_000 + sequence,
+                producer=log_pb.ProducerBatch(producer_id=opened[partition], epoch=3 if sequence < 0 else 0, sequence=sequence),
+            )
+            for partition in range(400)
+        ]
+        topics = [log_pb.TopicSegments(topic_id=bytes.fromhex(topic_id), segments=segments)]
+        apply(file=log_pb.IntakeFile(key=f"intake/{sequence}", size=1, footer_sha256=b"d" * 32, topics=topics))
+    content = shelf.decided(fold)
+    fold.shelve({tp: part.end for tp, part in content.items()})
+    data = encode(Checkpoint(fold.state(), ()))
+    ids = 18 * fold.next_index
+    assert 0 < len(data) - ids < 50_000, len(data) - ids
+    assert 18 * IDS_REMEMBERED < 1_200_000

@@ -1,0 +1,268 @@
+"""Does the judge of the outside harness find what is wrong, and only that? On a history made by hand and on saved ones of real runs."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.harness.history import Attempt, History, Outcome, Row, TableReading, Transaction
+from tests.harness.judging import INVARIANTS, SHOWN_MAX, judge
+from tests.harness.loading import load
+from tests.harness.mutations import MUTATIONS, NotApplicable
+
+SAVED = sorted((Path(__file__).parents[1] / "harness" / "histories").iterdir())
+TRIES = 8
+PARTITIONS = 2
+
+
+class Log:
+    """A correct product, as far as a history shows it."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Attempt] = []
+        self.rows: dict[str, list[Row]] = defaultdict(list)
+        self.transactions: dict[str, Transaction] = {}
+        self.next: dict[tuple[str, int], int] = defaultdict(int)
+        self.numbers: dict[str, int] = defaultdict(int)
+        self.time_us = 1_000
+
+    def send(
+        self, sender: str, topic: str, partition: int, outcome: Outcome | None = "ok", there: bool = True, transaction: str | None = None
+    ) -> Attempt:
+        """One record, acknowledged so; `there` says whether it got an offset, and can be seen unless its transaction is not committed."""
+        number = self.numbers[sender]
+        self.numbers[sender] += 1
+        offset = self.next[topic, partition]
+        idempotent = not sender.startswith("plain")
+        attempt = Attempt(
+            sender=sender,
+            number=number,
+            attempt=1,
+            topic=topic,
+            partition=partition,
+            digest=f"{sender}-{number}",
+            sequence=number if idempotent else None,
+            producer=(7, 0) if idempotent else None,
+            transaction=transaction,
+            outcome=outcome,
+            offset=offset if outcome == "ok" else None,
+        )
+        self.attempts.append(attempt)
+        if there:
+            self.next[topic, partition] += 1
+            if transaction is None or self.transactions[transaction].fate == "committed":
+                self.time_us += number % 2
+                self.rows[topic].append(Row(partition, offset, attempt.digest, self.time_us, offset))
+        return attempt
+
+    def again(self, attempt: Attempt, outcome: Outcome = "ok", offset: int | None = None) -> None:
+        """The same record another time."""
+        self.attempts.append(replace(attempt, attempt=2, outcome=outcome, offset=offset))
+
+    def transaction(self, name: str, *steps: tuple[str, Outcome | None]) -> str:
+        """A transaction that goes this way."""
+        self.transactions[name] = Transaction(name, steps)
+        return name
+
+
+def good_history() -> History:
+    """Every kind of record and transaction, two topics, one with a table that is complete to somewhere in the middle."""
+    log = Log()
+    for turn in range(6):
+        for partition in range(PARTITIONS):
+            for topic in ("alpha", "gamma"):
+                log.send("plain-a", topic, partition)
+                log.send("plain-b", topic, partition)
+                sent = log.send("counted", topic, partition, "unknown" if turn % 2 else "ok")
+                log.again(sent, offset=log.next[topic, partition] - 1)
+        log.send("plain-a", "alpha", 0, "failed", there=False)
+        log.send("plain-b", "alpha", 1, "unknown", there=False)
+        log.send("plain-b", "gamma", 1, None, there=turn % 2 == 0)
+        fates: list[tuple[tuple[str, Outcome | None], ...]] = [
+            (("commit", "ok"),),
+            (("abort", "ok"),),
+            (("commit", "unknown"), ("commit", "ok")),
+        ]
+        name = log.transaction(f"t{turn}", *fates[turn % 3])
+        for partition in (0, 0, 1, 1):
+            log.send("dealing", "alpha", partition, transaction=name)
+        lost = log.transaction(f"lost{turn}")
+        log.send("leaving", "gamma", 0, None, there=turn == 1, transaction=lost)
+        log.send("leaving", "gamma", 0, None, there=False, transaction=lost)
+    half = log.transaction("half", ("commit", None))
+    log.send("leaving", "alpha", 1, transaction=half)
+    log.send("plain-a", "alpha", 1)
+    log.send("plain-a", "gamma", 0)
+    consumed = {topic: tuple(sorted(rows, key=lambda row: (row.partition, row.offset))) for topic, rows in log.rows.items()}
+    watermarks = {0: 15, 1: log.next["alpha", 1]}
+    table = TableReading(tuple(row for row in consumed["alpha"] if row.offset < watermarks[row.partition]), watermarks)
+    return History(
+        topics=("alpha", "gamma"),
+        tabled=("alpha",),
+        faults_asked=("kill",),
+        rounds_asked=1,
+        attempts=tuple(log.attempts),
+        transactions=log.transactions,
+        faults={"kill": 1},
+        settled=True,
+        consumed=consumed,
+        tables={"alpha": table},
+    )
+
+
+def violated(history: History) -> set[str]:
+    return {violation.invariant for violation in judge(history).violations}
+
+
+def test_a_good_history_is_valid() -> None:
+    judgement = judge(good_history())
+    assert judgement.violations == ()
+    assert judgement.verdict == "valid", judgement.reasons
+    assert judgement.counts["outcomes"].keys() == {"ok", "failed", "unknown"}
+    assert judgement.counts["transactions"].keys() == {"committed", "aborted", "undecided"}
+    assert judgement.counts["table_rows"] > 10
+
+
+def test_each_invariant_has_its_mutation() -> None:
+    assert {invariant for invariant, _ in MUTATIONS.values()} == set(INVARIANTS)
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize("seed", range(TRIES))
+def test_a_mistake_is_found_by_its_invariant_alone(name: str, seed: int) -> None:
+    invariant, mutate = MUTATIONS[name]
+    judgement = judge(mutate(good_history(), random.Random(seed)))
+    assert judgement.verdict == "invalid", (name, judgement.reasons)
+    assert {violation.invariant for violation in judgement.violations} == {invariant}, judgement.violations
+
+
+@pytest.mark.parametrize("folder", SAVED, ids=lambda folder: folder.name)
+def test_saved_histories_are_valid_and_their_mutations_are_not(folder: Path) -> None:
+    history = load(folder)
+    judgement = judge(history)
+    assert judgement.verdict == "valid", judgement.to_json()
+    played = 0
+    for name, (invariant, mutate) in MUTATIONS.items():
+        for seed in range(TRIES):
+            try:
+                mutated = mutate(history, random.Random(seed))
+            except NotApplicable:
+                continue
+            assert violated(mutated) == {invariant}, (name, seed)
+            played += 1
+    assert played > TRIES * 15
+
+
+def test_every_mutation_can_be_played_on_some_saved_history() -> None:
+    left = dict(MUTATIONS)
+    for folder in SAVED:
+        history = load(folder)
+        for name, (_, mutate) in list(left.items()):
+            for seed in range(TRIES):
+                try:
+                    mutate(history, random.Random(seed))
+                except NotApplicable:
+                    continue
+                left.pop(name, None)
+    assert not left
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"attempts": ()}, "nothing was sent"),
+        ({"settled": False}, "did not settle"),
+        ({"faults": {}}, "fault kill was asked for and not played"),
+        ({"faults": {"stop": 3}}, "fault kill was asked for and not played"),
+        ({"consumed": {}}, "consume read nothing back"),
+        ({"consumed": {"alpha": ()}}, "consume read nothing back"),
+        ({"tables": {}}, "the tables are empty"),
+        ({"tables": {"alpha": TableReading((), {})}}, "the tables are empty"),
+        ({"troubles": ("a ledger is torn",)}, "a ledger is torn"),
+        ({"oddities": ("a worker ended by itself",)}, "a worker ended by itself"),
+    ],
+)
+def test_little_or_half_a_history_is_unknown(change: dict[str, object], reason: str) -> None:
+    judgement = judge(replace(good_history(), **change))  # type: ignore[arg-type]
+    assert judgement.verdict == "unknown"
+    assert any(reason in found for found in judgement.reasons), judgement.reasons
+
+
+def test_a_run_in_which_nothing_succeeded_is_unknown() -> None:
+    history = good_history()
+    failed = tuple(replace(attempt, outcome="failed", offset=None) for attempt in history.attempts)
+    judgement = judge(replace(history, attempts=failed))
+    assert judgement.verdict == "unknown"
+    assert "nothing was acknowledged ok" in judgement.reasons
+
+
+def test_an_empty_history_is_unknown() -> None:
+    assert judge(History()).verdict == "unknown"
+
+
+def test_what_cannot_be_the_whole_story_is_never_invalid() -> None:
+    _, mutate = MUTATIONS["lost"]
+    judgement = judge(replace(mutate(good_history(), random.Random(1)), troubles=("half of it is missing",)))
+    assert judgement.verdict == "unknown"
+    assert judgement.violations, "what is suspicious is told all the same"
+
+
+def test_a_fault_that_was_not_played_excuses_nothing() -> None:
+    _, mutate = MUTATIONS["lost"]
+    weak = replace(good_history(), faults={}, oddities=("a worker ended by itself",))
+    assert judge(weak).verdict == "unknown"
+    assert judge(mutate(weak, random.Random(1))).verdict == "invalid"
+
+
+def test_records_that_look_alike_cannot_be_judged() -> None:
+    history = good_history()
+    same = replace(history.attempts[0], number=999)
+    assert judge(replace(history, attempts=(*history.attempts, same))).verdict == "unknown"
+
+
+def test_the_document_counts_what_it_does_not_list() -> None:
+    history = replace(good_history(), consumed={"alpha": (), "gamma": good_history().consumed["gamma"]}, tables={}, rounds_asked=0)
+    document = judge(history).to_json()
+    assert document["verdict"] == "invalid"
+    assert document["violated"]["H1"]["times"] > SHOWN_MAX
+    assert sum(item["id"] == "H1" for item in document["violations"]) == SHOWN_MAX
+
+
+@pytest.mark.parametrize(
+    ("steps", "fate"),
+    [
+        ((), "aborted"),
+        ((("commit", "ok"),), "committed"),
+        ((("commit", None),), "undecided"),
+        ((("commit", "unknown"),), "undecided"),
+        ((("commit", "unknown"), ("commit", "failed")), "undecided"),
+        ((("commit", "unknown"), ("commit", "ok")), "committed"),
+        ((("commit", "failed"),), "aborted"),
+        ((("commit", "failed"), ("abort", None)), "aborted"),
+        ((("commit", "failed"), ("commit", "ok")), "committed"),
+        ((("abort", "unknown"),), "aborted"),
+    ],
+)
+def test_fates_of_transactions(steps: tuple[tuple[str, Outcome | None], ...], fate: str) -> None:
+    assert Transaction("t", steps).fate == fate
+
+
+def test_more_offsets_are_empty_than_open_ends_explain() -> None:
+    """One record of an open transaction without an answer may have taken one offset, not two."""
+    log = Log()
+    log.transaction("open")
+    log.send("plain", "alpha", 0)
+    log.send("dealing", "alpha", 0, None, transaction="open")
+    log.next["alpha", 0] += 1
+    log.send("plain", "alpha", 0)
+    history = History(
+        attempts=tuple(log.attempts), transactions=log.transactions, consumed={"alpha": tuple(log.rows["alpha"])}, settled=True
+    )
+    assert violated(history) == {"H5"}
+    another = replace(log.attempts[1], number=5, digest="another")
+    assert violated(replace(history, attempts=(*history.attempts, another))) == set()
+    assert violated(replace(history, attempts=(*history.attempts, replace(another, outcome="failed")))) == {"H5"}
