@@ -1,0 +1,140 @@
+"""The outside harness: `python -m tests.harness run --seed N --minutes M` and `python -m tests.harness judge FOLDER`.
+
+Prints one JSON document on standard output, what it does on standard error. Exit codes: 0 valid, 1 invalid, 2 unknown, 3 bad usage.
+The plan of faults is a function of the seed; the timing of processes is not, so a run can be repeated but not replayed exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tests.harness.fault_plan import FAULTS
+from tests.harness.judging import judge
+from tests.harness.loading import load
+from tests.harness.scene import LimitedDisk, MountedDisk, Scene, mounting_prefix, unmount
+from tests.harness.supervisor import SENDERS, RunOptions, Supervisor, program, verdict_path
+
+CODES = {"valid": 0, "invalid": 1, "unknown": 2}
+USAGE = 3
+DISK_MEGABYTES, DISK_MEGABYTES_A_MINUTE = 256, 150
+"""Size of the small file system: what a run writes in its time, and some room for archives."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(USAGE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="python -m tests.harness", description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run workloads and faults, read back, judge")
+    run.add_argument("--seed", type=int, help="of the plan of faults and the records (default: drawn, and printed)")
+    run.add_argument("--minutes", type=float, default=1.0, help="how long records are sent; settling and reading come on top")
+    run.add_argument("--workers", type=int, default=3)
+    run.add_argument("--senders", default=",".join(SENDERS), help=f"threads of each worker, of {', '.join(SENDERS)} (default: all)")
+    run.add_argument("--faults", default=",".join(FAULTS), help=f"what is played, of {', '.join(FAULTS)} (default: all; empty: none)")
+    run.add_argument("--archive-rounds", type=int, default=1, help="rounds of archiving; with two or more some are killed")
+    run.add_argument("--stop-seconds", type=float, default=4.0, help="how long a worker is stopped: longer than a lease or a transaction")
+    run.add_argument("--pause", type=float, default=0.05, help="seconds between two bursts of a sender")
+    run.add_argument("--burst-max", type=int, default=40, help="records of a burst")
+    run.add_argument("--folder", type=Path, help="where the history is kept (default: a new folder, kept unless the run is valid)")
+    run.add_argument("--no-mount", action="store_true", help="play a full disk by a limit on file sizes, as where nobody may mount")
+    run.add_argument("--mounted", action="store_true", help=argparse.SUPPRESS)
+    run.add_argument("--temporary", action="store_true", help=argparse.SUPPRESS)
+    judging = commands.add_parser("judge", help="judge a history that is there")
+    judging.add_argument("folder", type=Path)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program; its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _parser()
+    asked = parser.parse_args(given)
+    if asked.command == "judge" and not asked.folder.is_dir():
+        parser.error(f"{asked.folder} is not a folder")
+    try:
+        return _judge(asked.folder, {}) if asked.command == "judge" else _run(parser, asked, given)
+    except Exception:  # noqa: BLE001 - a harness that breaks has shown nothing, and must not be taken for a verdict
+        traceback.print_exc()
+        return CODES["unknown"]
+
+
+def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list[str]) -> int:
+    faults, senders = _names(parser, "--faults", asked.faults, FAULTS), _names(parser, "--senders", asked.senders, SENDERS)
+    if asked.minutes <= 0 or asked.workers < 1 or asked.archive_rounds < 0 or asked.burst_max < 1 or not senders:
+        parser.error("--minutes, --workers, --burst-max and the number of --senders must be positive, --archive-rounds not negative")
+    seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+    temporary = asked.temporary or asked.folder is None
+    folder = Path(tempfile.mkdtemp(prefix="harness-")) if asked.folder is None else asked.folder.absolute()
+    scene = Scene(folder, folder / "disk")
+    if not asked.mounted:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            parser.error(f"{folder} is not empty; a run wants a folder of its own")
+        scene.disk.mkdir()
+        size = round(DISK_MEGABYTES + DISK_MEGABYTES_A_MINUTE * asked.minutes)
+        prefix = mounting_prefix(scene.disk, size) if "disk" in faults and not asked.no_mount else None
+        if prefix is not None:
+            again = [*prefix, *program(), *given, "--seed", str(seed), "--folder", str(folder), "--mounted"]
+            os.execvp(again[0], [*again, "--temporary"] if temporary else again)
+    options = RunOptions(
+        seed=seed,
+        seconds=asked.minutes * 60,
+        workers=asked.workers,
+        rounds=asked.archive_rounds,
+        faults=faults,
+        stop_s=asked.stop_seconds,
+        senders=senders,
+        pause_s=asked.pause,
+        burst_max=asked.burst_max,
+    )
+    print(f"seed {seed}, folder {folder}", file=sys.stderr)
+    Supervisor(scene, MountedDisk(scene.disk) if asked.mounted else LimitedDisk(), options, _tell).run()
+    code = _judge(folder, {"seed": seed, "folder": str(folder)})
+    if asked.mounted:
+        if code != 0:
+            shutil.copytree(scene.disk, folder / "deployment")  # The file system ends with this process.
+        unmount(scene.disk)
+    if code == 0 and temporary:
+        shutil.rmtree(folder)
+    return code
+
+
+def _names(parser: argparse.ArgumentParser, option: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(filter(None, text.split(",")))
+    for name in names:
+        if name not in known:
+            parser.error(f"{option}: there is no {name}; there are {', '.join(known)}")
+    return names
+
+
+def _judge(folder: Path, beside: dict[str, Any]) -> int:
+    judgement = judge(load(folder))
+    document = {**beside, **judgement.to_json()}
+    text = json.dumps(document, indent=2)
+    print(text)
+    if beside:
+        verdict_path(folder).write_text(text + "\n", encoding="utf-8")
+    return CODES[judgement.verdict]
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,365 @@
+"""Mistakes a product could make, played on a good history: the judge must find each by exactly the invariant it breaks.
+
+A mutation changes everything that the mistake would change, and nothing else: a lost record is missing from topic and table alike.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+from tests.harness.history import Attempt, History, Row, TableReading, Transaction
+
+_T = TypeVar("_T")
+Mutation = Callable[[History, random.Random], History]
+
+MUTATIONS: dict[str, tuple[str, Mutation]] = {}
+"""Name to the invariant it breaks and the function."""
+
+FAR = 1000
+"""More offsets than a history has open ends."""
+
+
+class NotApplicable(Exception):
+    """This history has nothing that could go wrong in this way."""
+
+
+def _breaks(invariant: str) -> Callable[[Mutation], Mutation]:
+    def register(mutation: Mutation) -> Mutation:
+        MUTATIONS[mutation.__name__] = (invariant, mutation)
+        return mutation
+
+    return register
+
+
+# What is in a history
+
+
+def _choose(rng: random.Random, candidates: Iterable[_T]) -> _T:
+    found = list(candidates)
+    if not found:
+        raise NotApplicable
+    return rng.choice(found)
+
+
+def _ok(history: History, *fates: str | None) -> list[Attempt]:
+    """The one attempt of records that were sent once, are ok and of such a transaction (None: of no transaction)."""
+    again = {(attempt.sender, attempt.number) for attempt in history.attempts if attempt.attempt > 1}
+
+    def fate(attempt: Attempt) -> str | None:
+        return None if attempt.transaction is None else history.transactions[attempt.transaction].fate
+
+    return [
+        attempt
+        for attempt in history.attempts
+        if attempt.outcome == "ok" and fate(attempt) in fates and (attempt.sender, attempt.number) not in again
+    ]
+
+
+def _rows(history: History, change: Callable[[str, Row], Row | None]) -> History:
+    """Topics and tables with each row changed, or dropped."""
+
+    def changed(topic: str, rows: Iterable[Row]) -> tuple[Row, ...]:
+        return tuple(new for row in rows if (new := change(topic, row)) is not None)
+
+    return replace(
+        history,
+        consumed={topic: changed(topic, rows) for topic, rows in history.consumed.items()},
+        tables={topic: replace(table, rows=changed(topic, table.rows)) for topic, table in history.tables.items()},
+    )
+
+
+def _without(history: History, gone: Attempt) -> History:
+    return _rows(history, lambda _, row: None if row.digest == gone.digest else row)
+
+
+def _digests(history: History, names: dict[str, str]) -> History:
+    """Topics and tables with some records in the place of others."""
+    return _rows(history, lambda _, row: replace(row, digest=names.get(row.digest, row.digest)))
+
+
+def _attempts(history: History, change: Callable[[Attempt], Attempt]) -> History:
+    return replace(history, attempts=tuple(change(attempt) for attempt in history.attempts))
+
+
+def _at_the_end(
+    history: History, rng: random.Random, digest: str | None, topic: str | None = None, partition: int | None = None
+) -> History:
+    """One more row behind all that is known of a partition, of a copy of one of its rows if no digest is given."""
+    last: dict[tuple[str, int], Row] = {
+        (name, row.partition): row for name, rows in history.consumed.items() for row in sorted(rows, key=lambda row: row.offset)
+    }
+    name, number = _choose(rng, [key for key in last if topic in (None, key[0]) and partition in (None, key[1])])
+    before = last[name, number]
+    told = [one.offset for one in history.attempts if (one.topic, one.partition) == (name, number) and one.offset is not None]
+    mark = history.tables[name].watermarks.get(number, 0) if name in history.tables else 0
+    row = replace(before, offset=max([before.offset + 1, mark, *(offset + 1 for offset in told)]), digest=digest or before.digest)
+    rows = list(history.consumed[name])
+    rows.insert(rows.index(before) + 1, row)
+    return replace(history, consumed={**history.consumed, name: tuple(rows)})
+
+
+def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> History:
+    """A row where a record of an aborted transaction was acknowledged: that record, if no digest is given."""
+    seen = {row.digest for rows in history.consumed.values() for row in rows}
+    gap = _choose(rng, [one for one in _ok(history, "aborted") if one.digest not in seen])
+    partition, offset = gap.partition or 0, gap.offset or 0
+
+    def put(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        before = [row for row in rows if row.partition == partition and row.offset < offset]
+        after = [row for row in rows if row.partition == partition and row.offset > offset]
+        time_us = max(row.ingest_us for row in before) if before else min(row.ingest_us for row in after) if after else 0
+        new = Row(partition, offset, digest or gap.digest, time_us, offset)
+        return tuple(sorted([*rows, new], key=lambda row: (row.partition, row.offset)))
+
+    tables = dict(history.tables)
+    if gap.topic in tables and offset < tables[gap.topic].watermarks.get(partition, 0):
+        tables[gap.topic] = replace(tables[gap.topic], rows=put(tables[gap.topic].rows))
+    return replace(history, consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])}, tables=tables)
+
+
+# Mistakes
+
+
+@_breaks("H1")
+def lost(history: History, rng: random.Random) -> History:
+    """An acknowledged record is nowhere."""
+    return _without(history, _choose(rng, _ok(history, None)))
+
+
+@_breaks("H1")
+def altered(history: History, rng: random.Random) -> History:
+    """One byte of an acknowledged record is another one."""
+    return _digests(history, {_choose(rng, _ok(history, None, "committed")).digest: "a byte differs"})
+
+
+@_breaks("H1")
+def swapped(history: History, rng: random.Random) -> History:
+    """Two acknowledged records are in each other's place."""
+    first = _choose(rng, _ok(history, None, "committed"))
+    other = _choose(rng, [one for one in _ok(history, None, "committed") if one.digest != first.digest and one.topic == first.topic])
+    return _digests(history, {first.digest: other.digest, other.digest: first.digest})
+
+
+@_breaks("H2")
+def doubled(history: History, rng: random.Random) -> History:
+    """A record is there again, at an offset of its own."""
+    return _at_the_end(history, rng, None)
+
+
+@_breaks("H2")
+def read_twice(history: History, rng: random.Random) -> History:
+    """One offset is read twice."""
+    topic = _choose(rng, [topic for topic, rows in history.consumed.items() if rows])
+    rows = list(history.consumed[topic])
+    at = rng.randrange(len(rows))
+    return replace(history, consumed={**history.consumed, topic: (*rows[: at + 1], *rows[at:])})
+
+
+@_breaks("H3")
+def called_failed(history: History, rng: random.Random) -> History:
+    """A record is there whose sender was told that it failed."""
+    chosen = _choose(rng, _ok(history, None, "committed"))
+    return _attempts(history, lambda one: replace(one, outcome="failed", offset=None, error="no") if one is chosen else one)
+
+
+@_breaks("H4")
+def foreign(history: History, rng: random.Random) -> History:
+    """A record is there that nobody sent."""
+    return _at_the_end(history, rng, "nobody's record")
+
+
+@_breaks("H4")
+def foreign_in_a_gap(history: History, rng: random.Random) -> History:
+    """A record that nobody sent has the offset of one that was aborted."""
+    return _in_the_gap(history, rng, "nobody's record")
+
+
+@_breaks("H4")
+def misplaced(history: History, rng: random.Random) -> History:
+    """A record without an answer turns up in a topic it was not sent to."""
+    seen = {row.digest for rows in history.consumed.values() for row in rows}
+    outcomes = _outcomes(history)
+    chosen = _choose(
+        rng,
+        [
+            one
+            for one in history.attempts
+            if one.transaction is None and one.digest not in seen and outcomes[one.sender, one.number] <= {"unknown", None}
+        ],
+    )
+    return _at_the_end(history, rng, chosen.digest, _choose(rng, [topic for topic in history.topics if topic != chosen.topic]))
+
+
+def _outcomes(history: History) -> dict[tuple[str, int], set[str | None]]:
+    found: dict[tuple[str, int], set[str | None]] = {}
+    for attempt in history.attempts:
+        found.setdefault((attempt.sender, attempt.number), set()).add(attempt.outcome)
+    return found
+
+
+@_breaks("H5")
+def holed(history: History, rng: random.Random) -> History:
+    """Offsets are skipped that nobody got: from somewhere in a partition on, all are higher, whoever tells them."""
+    topic, partition, start = _choose(rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows])
+
+    def shifted(name: str, row: Row) -> Row:
+        return replace(row, offset=row.offset + FAR) if (name, row.partition) == (topic, partition) and row.offset >= start else row
+
+    def told(one: Attempt) -> Attempt:
+        if one.offset is None or (one.topic, one.partition) != (topic, partition) or one.offset < start:
+            return one
+        return replace(one, offset=one.offset + FAR)
+
+    found = _attempts(_rows(history, shifted), told)
+    if topic in found.tables and found.tables[topic].watermarks.get(partition, 0) > start:
+        table = found.tables[topic]
+        marks = {**table.watermarks, partition: table.watermarks[partition] + FAR}
+        found = replace(found, tables={**found.tables, topic: TableReading(table.rows, marks)})
+    return found
+
+
+@_breaks("H5")
+def read_out_of_order(history: History, rng: random.Random) -> History:
+    """Two neighbours are read in the wrong order."""
+    topic, at = _choose(
+        rng,
+        [
+            (topic, number)
+            for topic, rows in history.consumed.items()
+            for number in range(len(rows) - 1)
+            if rows[number].partition == rows[number + 1].partition
+        ],
+    )
+    rows = list(history.consumed[topic])
+    rows[at], rows[at + 1] = rows[at + 1], rows[at]
+    return replace(history, consumed={**history.consumed, topic: tuple(rows)})
+
+
+@_breaks("H6")
+def reordered(history: History, rng: random.Random) -> History:
+    """Two records of one sender in one partition changed places, and the acknowledgements agree."""
+    first = _choose(rng, _ok(history, None))
+    mates = [one for one in _ok(history, None) if (one.sender, one.topic, one.partition) == (first.sender, first.topic, first.partition)]
+    other = _choose(rng, [one for one in mates if one is not first])
+    offsets = {first.digest: other.offset, other.digest: first.offset}
+    found = _attempts(history, lambda one: replace(one, offset=offsets[one.digest]) if one.digest in offsets else one)
+    return _digests(found, {first.digest: other.digest, other.digest: first.digest})
+
+
+@_breaks("H7")
+def turned_back(history: History, rng: random.Random) -> History:
+    """A record was accepted before its predecessor."""
+    topic, before, after = _choose(
+        rng,
+        [
+            (topic, before, after)
+            for topic, rows in history.consumed.items()
+            for before, after in pairwise(rows)
+            if before.partition == after.partition
+        ],
+    )
+    return _rows(history, lambda name, row: replace(row, ingest_us=before.ingest_us - 1) if (name, row) == (topic, after) else row)
+
+
+def _in_table(history: History, rng: random.Random, change: Callable[[list[Row], int], None]) -> History:
+    topic = _choose(rng, [topic for topic, table in history.tables.items() if table.rows])
+    table = history.tables[topic]
+    rows = list(table.rows)
+    change(rows, rng.randrange(len(rows)))
+    return replace(history, tables={**history.tables, topic: replace(table, rows=tuple(rows))})
+
+
+@_breaks("H8")
+def table_lost(history: History, rng: random.Random) -> History:
+    """A row is missing from a table."""
+    return _in_table(history, rng, lambda rows, at: rows.__delitem__(at))
+
+
+@_breaks("H8")
+def table_doubled(history: History, rng: random.Random) -> History:
+    """A row is in a table twice."""
+    return _in_table(history, rng, lambda rows, at: rows.insert(at, rows[at]))
+
+
+@_breaks("H8")
+def table_altered(history: History, rng: random.Random) -> History:
+    """A row of a table has another byte."""
+    return _in_table(history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], digest="a byte differs")))
+
+
+@_breaks("H8")
+def table_moved(history: History, rng: random.Random) -> History:
+    """A row of a table says that it has another offset."""
+    return _in_table(history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], offset=rows[at].offset + FAR)))
+
+
+@_breaks("H8")
+def table_retimed(history: History, rng: random.Random) -> History:
+    """A row of a table has another ingest time."""
+    return _in_table(history, rng, lambda rows, at: rows.__setitem__(at, replace(rows[at], ingest_us=rows[at].ingest_us + 1)))
+
+
+@_breaks("H8")
+def watermark_lowered(history: History, rng: random.Random) -> History:
+    """A table has a row at its watermark."""
+    topic, last = _choose(rng, [(topic, table.rows[-1]) for topic, table in history.tables.items() if table.rows])
+    table = history.tables[topic]
+    marks = {**table.watermarks, last.partition: last.offset}
+    return replace(history, tables={**history.tables, topic: TableReading(table.rows, marks)})
+
+
+@_breaks("H9")
+def committed_lost(history: History, rng: random.Random) -> History:
+    """A record of a committed transaction is nowhere."""
+    return _without(history, _choose(rng, _ok(history, "committed")))
+
+
+@_breaks("H10")
+def aborted_shown(history: History, rng: random.Random) -> History:
+    """A record of an aborted transaction is at the offset it was given."""
+    return _in_the_gap(history, rng, None)
+
+
+def _told(history: History, name: str, *steps: tuple[str, str | None]) -> History:
+    changed = Transaction(name, steps)  # type: ignore[arg-type]
+    return replace(history, transactions={**history.transactions, name: changed})
+
+
+@_breaks("H10")
+def aborted_committed(history: History, rng: random.Random) -> History:
+    """A transaction is there, and its sender had asked to abort it."""
+    return _told(history, _choose(rng, _ok(history, "committed")).transaction or "", ("abort", "ok"))
+
+
+@_breaks("H11")
+def halved(history: History, rng: random.Random) -> History:
+    """Of a transaction whose commit got no answer one record is missing."""
+    committed = _ok(history, "committed")
+    chosen = _choose(rng, [one for one in committed if sum(other.transaction == one.transaction for other in committed) > 1])
+    return _told(_without(history, chosen), chosen.transaction or "", ("commit", "unknown"))
+
+
+@_breaks("H12")
+def moved_by_repeating(history: History, rng: random.Random) -> History:
+    """A record that is sent again gets another offset."""
+    chosen = _choose(rng, [one for one in _ok(history, None, "committed") if one.sequence is not None])
+    again = replace(chosen, attempt=chosen.attempt + 1, offset=(chosen.offset or 0) + FAR)
+    return replace(history, attempts=(*history.attempts, again))
+
+
+@_breaks("H13")
+def offset_of_an_error(history: History, rng: random.Random) -> History:
+    """A record that failed, or may have, is acknowledged with offset 0."""
+    chosen = _choose(rng, [one for one in history.attempts if one.outcome in ("failed", "unknown")])
+    return _attempts(history, lambda one: replace(one, offset=0) if one is chosen else one)
+
+
+@_breaks("H13")
+def ok_without_offset(history: History, rng: random.Random) -> History:
+    """A record is acknowledged ok, and nobody says where."""
+    chosen = _choose(rng, _ok(history, None, "committed"))
+    return _attempts(history, lambda one: replace(one, offset=None) if one is chosen else one)
