@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast sweep check format docs proto lock bench bench-refine bench-writer clean java
+.PHONY: help setup demo test test-fast sweep sweep-log simulate mutants check format docs proto lock bench bench-refine bench-writer bench-log bench-intake clean java
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,19 @@ sweep: $(INSTALLED)  ## Run the long sweeps whole, of which make test runs a sha
 	@ARCHIVER_HISTORY_SEEDS=150 ARCHIVER_FLIP_SHARE=1 $(BIN)/python -m pytest --timeout=3600 \
 		tests/integration/test_random_histories.py tests/integration/test_altered_archive.py
 
+sweep-log: $(INSTALLED)  ## Take an intake log of a million entries through checkpoints, and say how large and how slow it gets
+	@ARCHIVER_LOG_ENTRIES=1000000 $(BIN)/python -m pytest -s tests/integration/test_log_scale.py
+
+SEED ?=
+RUNS ?= 20000
+JOBS ?= 2
+
+simulate: $(INSTALLED)  ## Play 20,000 seeds of the simulation (RUNS=, JOBS=); SEED=n plays one and shows every step
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--runs $(RUNS) --jobs $(JOBS))
+
+mutants: $(INSTALLED)  ## Break the code on purpose in every known way and see that each is noticed (JOBS=)
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+
 check: $(INSTALLED)  ## Format, lint, types, import contracts, tidy rules, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -71,13 +84,19 @@ lock:  ## Resolve the dependencies anew (needs uv); UPGRADE=--upgrade takes the 
 	scripts/lock.sh build $(UPGRADE)
 	scripts/lock.sh dev $(UPGRADE)
 
-bench: bench-refine bench-writer  ## Run both measurements
+bench: bench-refine bench-writer bench-log bench-intake  ## Run all measurements
 
 bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
 	$(BIN)/python bench/refine.py
 
 bench-writer: $(INSTALLED)  ## Measure the vectorised writer
 	$(BIN)/python bench/writer.py
+
+bench-log: $(INSTALLED)  ## Measure appends to the log in SQLite, alone and by several writers
+	$(BIN)/python -m bench.log --output bench/results/log.json
+
+bench-intake: $(INSTALLED)  ## Measure partitions per flush, bytes per file, and the time to an acknowledgement
+	$(BIN)/python -m bench.intake --output bench/results/intake.json
 
 clean:  ## Remove the environment and everything generated outside version control
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,280 @@
+"""The one thread in which every simulated process runs, and the one seed that decides everything.
+
+Owns simulated time, the processes and the requests on their way. A process runs until its next step (`step`), where the seed decides who
+goes on and what happens to it meanwhile. Promises that the same seed gives the same run: nothing here depends on real time, hash order or
+threads. Must never be asked for anything by a process that is dead: `step` does not return to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from archiver.errors import ArchiverError, Corrupted
+from tests.simulation.faults import Blow, Fate, Profile
+
+_T = TypeVar("_T")
+START_US = 1_700_000_000_000_000
+_STEP_US = 20_000
+"""At most so long does a step take."""
+_SLOW_US = 1_000_000
+_PAUSE_US = 12_000_000
+"""At most so long does a process sleep."""
+_LATE_US = 4_000_000
+"""At most so long is a request on its way."""
+_CUT_US = 5_000_000
+"""At most so long is a process cut off."""
+_RESTART_US = 500_000
+_GHOSTS_MAX = 3
+"""Replaced processes of one actor that still run."""
+
+
+class Violation(BaseException):
+    """An invariant does not hold; `invariant` names it. Not an `Exception`, so that no product code catches it."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+
+
+class Actor(Protocol):
+    """Somebody with work to do. What it keeps in itself is durable; its processes come and go."""
+
+    name: str
+
+    def live(self, process: Process) -> None:
+        """Do what is left to do. Returns when all is done; an `ArchiverError` ends the process, and another one follows."""
+
+
+class Process:
+    """One life of an actor."""
+
+    def __init__(self, schedule: Schedule, actor: Actor, number: int) -> None:
+        self.schedule = schedule
+        self.actor = actor
+        self.number = number
+        self.name = f"{actor.name}#{number}"
+        self.started_us = schedule.now_us
+        self.wake_us = schedule.now_us
+        self.skew_us = 0
+        self.cut_until_us = 0
+        """Before that, nobody answers it."""
+        self.sent: Callable[[], object] | None = None
+        """The request on its way, which may arrive even if the process is gone."""
+        self.greenlet = greenlet(self._run, schedule.hub)
+        self.completed = False
+        self.failed: ArchiverError | None = None
+
+    def _run(self) -> None:
+        try:
+            self.actor.live(self)
+            self.completed = True
+        except Corrupted as error:
+            raise Violation("nothing is damaged", f"{self.name}: {error}") from error
+        except ArchiverError as error:
+            self.failed = error
+
+    def step(self, what: str) -> None:
+        """Let others run, and time pass."""
+        self.schedule.note(self.name, what)
+        self.schedule.hub.switch()
+
+    def sleep(self, duration_us: int) -> None:
+        """Do nothing for so long."""
+        self.wake_us = self.schedule.now_us + max(0, duration_us)
+        self.step(f"sleeps {duration_us}")
+
+    def require_current(self) -> None:
+        """A process that was replaced ends here: nobody listens to it any more."""
+        if self.schedule.current[self.actor.name] is not self:
+            raise GreenletExit
+
+
+@dataclass
+class Trace:
+    """What happened, as a digest, and as lines if they are wanted."""
+
+    keep: bool = False
+    lines: list[str] = field(default_factory=list)
+    _hash: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+    def add(self, line: str) -> None:
+        """One more event."""
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        if self.keep:
+            self.lines.append(line)
+
+    def digest(self) -> str:
+        """Of all events so far."""
+        return self._hash.hexdigest()
+
+
+class Schedule:
+    """Runs actors until all have done their work."""
+
+    def __init__(self, seed: int, profile: Profile, trace: Trace) -> None:
+        self.random = random.Random(seed)
+        self.profile = profile
+        self.trace = trace
+        self.now_us = START_US
+        self.steps = 0
+        self.calm = False
+        """Faults have stopped."""
+        self.hub = getcurrent()
+        self.actors: list[Actor] = []
+        self.current: dict[str, Process] = {}
+        self.finished: set[str] = set()
+        self._processes: list[Process] = []
+        self._on_their_way: list[tuple[int, str, Callable[[], object]]] = []
+        self._started = 0
+
+    def add(self, actor: Actor) -> None:
+        """Somebody who takes part from the beginning."""
+        self.actors.append(actor)
+        self._start(actor, 0)
+
+    def note(self, who: str, what: str) -> None:
+        """Put an event into the trace."""
+        self.trace.add(f"{self.now_us - START_US} {who} {what}")
+
+    def send_late(self, what: str, apply: Callable[[], object]) -> None:
+        """The request arrives some time later; nobody hears what became of it."""
+        self._on_their_way.append((self.now_us + self.random.randrange(1, _LATE_US), what, apply))
+
+    def fate(self, process: Process) -> Fate:
+        """What happens to a request of that process."""
+        if self.now_us < process.cut_until_us and not self.calm:
+            return Fate.LATE if self.random.random() < 0.2 else Fate.DROPPED
+        return _drawn(self.random, self.profile.fates, Fate.FINE) if not self.calm else Fate.FINE
+
+    def strikes(self) -> bool:
+        """Whether a bit goes wrong now."""
+        return not self.calm and self.random.random() < self.profile.damage
+
+    def run(self, faulty_steps: int, calm_steps: int) -> None:
+        """Let everybody work, with faults for so many steps. Raises `Violation`, among others if somebody has not finished `calm_steps`
+        after the faults have stopped.
+        """
+        try:
+            while len(self.finished) < len(self.actors):
+                if self.steps == faulty_steps:
+                    self._calm_down()
+                if self.steps >= faulty_steps + calm_steps:
+                    stuck = [f"{actor.name} ({self._why(actor)})" for actor in self.actors if actor.name not in self.finished]
+                    raise Violation("nobody is stuck", f"{', '.join(stuck)} did not finish within {calm_steps} steps without faults")
+                self._step()
+            self._drain()
+        finally:
+            for process in self._processes:
+                process.greenlet.throw(GreenletExit)
+
+    def _why(self, actor: Actor) -> str:
+        return str(getattr(actor, "trouble", "")) or "no error"
+
+    def _calm_down(self) -> None:
+        self.calm = True
+        self.note("-", "faults stop")
+        for process in self._processes:
+            process.skew_us = process.cut_until_us = 0
+
+    def _drain(self) -> None:
+        """What is still on its way arrives, and whoever was replaced comes to an end."""
+        self.calm = True
+        while self._processes or self._on_their_way:
+            self._step()
+
+    def _step(self) -> None:
+        self._land()
+        ready = [process for process in self._processes if process.wake_us <= self.now_us]
+        if not ready and not self._processes and not self._on_their_way:
+            return
+        if not ready:
+            times = [process.wake_us for process in self._processes] + [due_us for due_us, _, _ in self._on_their_way]
+            self.now_us = min(times)
+            return
+        self.steps += 1
+        process = ready[self.random.randrange(len(ready))]
+        slow = not self.calm and self.random.random() < self.profile.slow
+        self.now_us += self.random.randrange(1, _SLOW_US if slow else _STEP_US)
+        if self._survives(process):
+            process.greenlet.switch()
+            if process.greenlet.dead:
+                self._ended(process)
+
+    def _survives(self, process: Process) -> bool:
+        """Strike the process, perhaps; False if it does not run now."""
+        blow = _drawn(self.random, self.profile.blows, Blow.NONE) if not self.calm else Blow.NONE
+        if blow is Blow.NONE:
+            return True
+        self.note(process.name, blow.value)
+        if blow is Blow.CRASH:
+            if process.sent is not None and self.random.random() < 0.5:
+                self.send_late(f"the request of {process.name}", process.sent)
+            process.greenlet.throw(GreenletExit)
+            self._ended(process)
+            return False
+        if blow is Blow.PAUSE:
+            process.wake_us = self.now_us + self.random.randrange(1, _PAUSE_US)
+            return False
+        if blow is Blow.CUT:
+            process.cut_until_us = self.now_us + self.random.randrange(1, _CUT_US)
+            return True
+        if blow is Blow.CLOCK:
+            process.skew_us += self.random.randrange(-self.profile.clock_step_us, self.profile.clock_step_us + 1)
+            return True
+        actor = process.actor
+        if self.current[actor.name] is process and sum(one.actor is actor for one in self._processes) <= _GHOSTS_MAX:
+            self._start(actor, 1)
+        return True
+
+    def _ended(self, process: Process) -> None:
+        self._processes.remove(process)
+        actor = process.actor
+        if process.failed is not None:
+            self.note(process.name, f"ends: {type(process.failed).__name__}")
+        if self.current[actor.name] is not process:
+            return
+        if process.completed:
+            self.note(process.name, "has finished")
+            self.finished.add(actor.name)
+        else:
+            self._start(actor, self.random.randrange(1, _RESTART_US))
+
+    def _start(self, actor: Actor, delay_us: int) -> None:
+        process = Process(self, actor, self._started)
+        self._started += 1
+        process.wake_us = self.now_us + delay_us
+        if not self.calm and self.random.random() < self.profile.clock:
+            process.skew_us = self.random.randrange(-self.profile.clock_step_us, self.profile.clock_step_us + 1)
+        self.current[actor.name] = process
+        self._processes.append(process)
+
+    def _land(self) -> None:
+        """Deliver the requests whose time has come."""
+        if not self._on_their_way:
+            return
+        due = [late for late in self._on_their_way if late[0] <= self.now_us]
+        for late in due:
+            self._on_their_way.remove(late)
+            self.note("late:", late[1])
+            try:
+                late[2]()
+            except Corrupted:
+                raise
+            except ArchiverError as error:
+                self.note("late:", type(error).__name__)
+
+
+def _drawn(random_source: random.Random, chances: tuple[tuple[_T, float], ...], otherwise: _T) -> _T:
+    drawn = random_source.random()
+    for what, chance in chances:
+        if drawn < chance:
+            return what
+        drawn -= chance
+    return otherwise
