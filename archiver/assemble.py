@@ -36,6 +36,7 @@ from archiver.schema.state import TopicSchema
 from archiver.settings import Settings, TopicSettings
 from archiver.stream.stream import RecordStream
 from archiver.telemetry import setup_logging
+from intake.accept_clock import AcceptClock
 from intake.backlog import Backlog
 from intake.checkpoint_store import CheckpointStore, superseded
 from intake.checkpointer import Checkpointer, CheckpointLoop
@@ -125,7 +126,18 @@ class Application:
 
     @cached_property
     def _checkpoints(self) -> CheckpointLoop:
-        return CheckpointLoop(self.checkpointer)
+        return CheckpointLoop(self.checkpointer, beside=self._end_overdue)
+
+    @cached_property
+    def _accept_clock(self) -> AcceptClock:
+        """This process's view of the time, distrusted when it runs ahead."""
+        return AcceptClock(self._clock, self.settings.intake.clock_skew_max, self.settings.intake.clock_settle)
+
+    def _end_overdue(self) -> None:
+        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with that."""
+        now_us = self._accept_clock.written_us(self.sequencer.fold.newest_us)
+        for ended in self.sequencer.end_overdue(now_us):
+            _log.warning("transaction %s of producer %d was open for too long and is aborted", ended.transactional_id, ended.producer_id)
 
     @cached_property
     def leader(self) -> Leader:
@@ -273,6 +285,7 @@ class Application:
             self._check_log_is_newest()
         else:
             self._ready_to_append()
+            self._end_overdue()
         return CleanRun(
             CleanParts(
                 objects=self.objects,

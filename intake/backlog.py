@@ -149,7 +149,8 @@ class Backlog:
 
     def summary(self, tp: TopicPartition, start: int) -> BacklogSummary:
         """What is stable and beyond offset `start`."""
-        held, stable = self._held(tp), self.fold.stable_offset(tp)
+        stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
+        held = self._held(tp)
         below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
         return joined(below, summed((segment for segment in held.beyond(start) if segment.end <= stable), start))
 

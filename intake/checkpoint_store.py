@@ -125,6 +125,8 @@ def superseded(objects: ObjectStore) -> list[str]:
     if len(kept) < KEPT:
         return []
     named = {shelf_key(shelf.start, shelf.end) for checkpoint in kept for shelf in checkpoint.shelves}
+    if any(objects.info(key) is None for key in named):
+        return []  # what takes their place is not whole itself
     keys = [store.key(index) for index in store.indexes() if index < kept[-1].index]
     for info in objects.list(SHELF_PREFIX):
         span = parse_shelf_key(info.key)

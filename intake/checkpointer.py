@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, Halt, KeyExists, LeaseHeld, Trimmed
@@ -34,6 +35,9 @@ from intake.folded_log import Span, SpanSettings
 from intake.sequencer import Sequencer
 
 _READ_ENTRIES = 1000
+LEASE_TRIES_MAX = 5
+"""So often another process may be found to have the right to make checkpoints, before this one makes them beside it: the other may be
+stopped, and metadata must not grow for ever. Making them twice is harmless."""
 CHECKPOINTS_PER_RUN_MAX = 10
 """A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and the next run goes on."""
 _log = logging.getLogger(__name__)
@@ -51,6 +55,7 @@ class Checkpointer:
         self._sequencer = sequencer
         self._settings = settings
         self._lease = lease
+        self._lease_tries = 0
         self._busy = threading.Lock()
 
     @property
@@ -93,11 +98,17 @@ class Checkpointer:
                 self._busy.release()
 
     def _run_alone(self) -> None:
+        held = False
         try:
             if self._lease is not None:
                 self._lease.acquire()
-        except LeaseHeld:
-            return  # its checkpoints are learnt when they are there
+                held = True
+            self._lease_tries = 0
+        except LeaseHeld as error:
+            self._lease_tries += 1
+            if self._lease_tries < LEASE_TRIES_MAX:
+                return  # its checkpoints are learnt when they are there
+            _log.warning("%s makes no checkpoint of the intake log though it has the lease for that; going on beside it", error.holder)
         try:
             looked_to = self._sequencer.fold.next_index
             made = self.run()
@@ -105,7 +116,7 @@ class Checkpointer:
             if newest is not None:
                 self._sequencer.learn(newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else looked_to)
         finally:
-            if self._lease is not None:
+            if held and self._lease is not None:
                 self._lease.release()
 
     def _learn_newest(self) -> None:
@@ -147,6 +158,8 @@ class Checkpointer:
     def _make(self, before: Checkpoint | None, entries: list[Entry]) -> Checkpoint:
         """The checkpoint that follows `before`, which must not be used any more."""
         named = before.shelves if before else ()
+        for earlier in named:
+            self._check_stored(earlier)  # what the new checkpoint names must be there, also if this process slept since it read the list
         fold = before.fold() if before else IntakeFold()
         for entry in entries:
             fold.apply(entry.index, entry.data)
@@ -198,8 +211,8 @@ class Checkpointer:
         last = self._store.last()
         if len(last) < KEPT:
             return
-        floor, below = self._log.floor(), last[-1].index - 1
-        if below <= floor:
+        below = last[-1].index - 1
+        if below <= self._log.floor():
             return
         if last[0].index > self._log.tail():
             raise Halt(
@@ -207,14 +220,12 @@ class Checkpointer:
             )
         for checkpoint in last:
             for shelf in checkpoint.shelves:
-                self._check_stored(shelf, floor)
+                self._check_stored(shelf)
         failpoints.reach("log.trim.before")
         self._log.trim(below)
         failpoints.reach("log.trim.after")
 
-    def _check_stored(self, shelf: ShelfRef, floor: int) -> None:
-        if shelf.end <= floor:
-            return  # what it holds is gone from the log already
+    def _check_stored(self, shelf: ShelfRef) -> None:
         key = shelf_key(shelf.start, shelf.end)
         info = self._store.objects.info(key)
         if info is None or info.size != shelf.size:
@@ -224,12 +235,21 @@ class Checkpointer:
 class CheckpointLoop:
     """A thread that makes checkpoints when they are due, so that nobody waits for them. Close it.
 
+    `beside` is called at every look; what it raises of ours is logged.
     `interval_s` is how often it looks, which costs nothing; it looks ever less often, down to every `interval_max_s`, while what is due
     cannot be made. `closing_s` bounds the wait for a checkpoint in the making when it is closed.
     """
 
-    def __init__(self, checkpointer: Checkpointer, interval_s: float = 1.0, interval_max_s: float = 60.0, closing_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        interval_s: float = 1.0,
+        interval_max_s: float = 60.0,
+        closing_s: float = 30.0,
+        beside: Callable[[], object] | None = None,
+    ) -> None:
         self._checkpointer = checkpointer
+        self._beside = beside
         self._interval_s = interval_s
         self._interval_max_s = interval_max_s
         self._closing_s = closing_s
@@ -247,6 +267,11 @@ class CheckpointLoop:
     def _run(self) -> None:
         wait_s = self._interval_s
         while not self._closing.wait(wait_s):
+            if self._beside is not None:
+                try:
+                    self._beside()
+                except ArchiverError as error:
+                    _log.warning("%s", error)
             self._checkpointer.run_if_due()
             wait_s = min(2 * wait_s, self._interval_max_s) if self._checkpointer.due else self._interval_s
         self._checkpointer.run_if_due()

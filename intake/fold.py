@@ -290,12 +290,12 @@ class IntakeFold:
             return Landed(tp, segment.rows, verdict.runs, None)
         if verdict is not None:
             return Landed(tp, segment.rows, (), None, verdict)
-        landed = self._place_segment(ref, tp, segment)
-        assert landed.segment is not None, "a segment without a producer is never refused"
-        self._producers.appended(tp, stamp, segment.rows, landed.segment.base, segment.accept_max_us)
+        base = self._partitions[tp].next_offset
         if stamp.transactional:
-            self._transactions.wrote(self._transaction(stamp, segment.accept_max_us), tp, landed.segment.base, landed.segment.end)
-        return landed
+            # Before the partition grows, so that no other thread ever sees these offsets as stable.
+            self._transactions.wrote(self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows)
+        self._producers.appended(tp, stamp, segment.rows, base, segment.accept_max_us)
+        return self._place_segment(ref, tp, segment)
 
     def _transaction(self, stamp: Stamp, time_us: int) -> OpenTransaction:
         """The open transaction of the batch's producer, which the batch begins if there is none."""
@@ -344,11 +344,14 @@ class IntakeFold:
 
     def _close(self, producer_id: int, *, commit: bool) -> None:
         """End the producer's open transaction, if it has one; aborted records become gaps."""
-        transaction = self._transactions.close(producer_id)
-        if transaction is None or commit:
+        transaction = self._transactions.get(producer_id)
+        if transaction is None:
             return
-        for tp, ranges in transaction.ranges.items():
-            self._partitions[tp].abort(ranges)
+        if not commit:
+            for tp, ranges in transaction.ranges.items():
+                self._partitions[tp].abort(ranges)
+        # After that, so that no other thread ever sees aborted records below the stable offset.
+        self._transactions.close(producer_id)
 
     # checkpoints
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.errors import InvalidInput, RecordRefused
-from intake.record_json import INPUT_FIELDS, Input, parse_record_json, resolve_topic
+from intake.record_json import INPUT_FIELDS, SEQUENCE_ADVICE, Input, parse_record_json, resolve_topic
 from intake.records import Record, validate
 
 InputFormat = Literal["jsonl", "parquet", "delimited"]
@@ -124,6 +124,8 @@ def _check_columns(schema: pa.Schema) -> None:
     for field in schema:
         if field.name == "offset":
             raise InvalidInput("column 'offset' is given by the intake log; leave it out (only a mirrored topic brings its own)")
+        if field.name == "sequence":
+            raise InvalidInput(f"column 'sequence' {SEQUENCE_ADVICE}")
         if field.name not in _PARQUET_TYPES:
             raise InvalidInput(f"unknown column {field.name!r}; the columns are {', '.join(INPUT_FIELDS)}")
         if schema.names.count(field.name) > 1:

@@ -27,6 +27,8 @@ from intake.writer import IntakeWriter, check_sequence
 _log = logging.getLogger(__name__)
 
 TRANSACTIONAL_ID_BYTES_MAX = 1024
+ID_SHOWN_MAX = 40
+"""So many characters of one that is too long stand in the message."""
 
 
 class Producer:
@@ -50,8 +52,8 @@ class Producer:
 
         Raises `InvalidInput` for an unusable id or time-out, `RetryLater` and `OutcomeUnknown` (open it again) as the log does.
         """
-        if transactional_id is not None and not 0 < len(transactional_id.encode("utf-8", "surrogatepass")) <= TRANSACTIONAL_ID_BYTES_MAX:
-            raise InvalidInput(f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; {transactional_id!r} has not")
+        if transactional_id is not None:
+            _check_transactional_id(transactional_id)
         longest = writer.settings.transaction_timeout_max
         if not 0 < transaction_timeout_s <= longest:
             raise InvalidInput(
@@ -225,6 +227,14 @@ class Producer:
 
 def _fenced(producer_id: int, epoch: int) -> str:
     return f"producer {producer_id} with epoch {epoch} is fenced by a newer epoch, or forgotten; open it again"
+
+
+def _check_transactional_id(found: object) -> None:
+    if not isinstance(found, str):
+        raise InvalidInput(f"a transactional id is text; {found!r:.60} is of type {type(found).__name__}")
+    if not 0 < (count := len(found.encode("utf-8", "surrogatepass"))) <= TRANSACTIONAL_ID_BYTES_MAX:
+        shown = repr(found[:ID_SHOWN_MAX]) + ("…" if len(found) > ID_SHOWN_MAX else "")
+        raise InvalidInput(f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; {shown} has {count}")
 
 
 def _undecided(batch: pa.Table | pa.RecordBatch) -> bool:

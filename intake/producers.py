@@ -90,7 +90,7 @@ class Producers:
         self._by_name: dict[str, Producer] = {}
 
     def __iter__(self) -> Iterator[Producer]:
-        return iter(self._by_id.values())
+        return iter(list(self._by_id.values()))  # a copy: another thread may read while one is opened
 
     def __len__(self) -> int:
         return len(self._by_id)

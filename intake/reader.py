@@ -42,7 +42,10 @@ class IntakeReader:
         try:
             source = self._objects.open_input(file.key)
         except NotFound as error:
-            raise Corrupted(f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; restore it") from error
+            raise Corrupted(
+                f"intake file {file.key} is gone; entry {file.log_index} of the intake log names it; if it was archived and cleaned "
+                "meanwhile, read again, else restore it"
+            ) from error
         with source:
             metadata = _checked_footer(file, source)
             parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)

@@ -21,6 +21,11 @@ from intake.records import Record
 
 INPUT_FIELDS = ("topic", "partition", "timestamp", "key", "value", "headers")
 
+SEQUENCE_ADVICE = (
+    "is given by the producer of the run (--idempotent); leave it out. What an earlier process sent is sent again, with its numbers, by a "
+    "program: Writer.resume_producer"
+)
+
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})")
 
@@ -52,6 +57,8 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
         raise InvalidInput(f"{where}: a record is a JSON object, this is {_json_type(document)}")
     if "offset" in document:
         raise InvalidInput(f"{where}: the field 'offset' is given by the intake log; leave it out (only a mirrored topic brings its own)")
+    if "sequence" in document:
+        raise InvalidInput(f"{where}: the field 'sequence' {SEQUENCE_ADVICE}")
     unknown = [name for name in document if name not in INPUT_FIELDS]
     if unknown:
         raise InvalidInput(f"{where}: unknown field {unknown[0]!r}; the fields are {', '.join(INPUT_FIELDS)}")

@@ -40,7 +40,7 @@ class Transactions:
         self._open: dict[int, OpenTransaction] = {}
 
     def __iter__(self) -> Iterator[OpenTransaction]:
-        return iter(self._open.values())
+        return iter(list(self._open.values()))  # a copy: another thread may read while one begins or ends
 
     def __len__(self) -> int:
         return len(self._open)

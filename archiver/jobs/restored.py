@@ -3,17 +3,19 @@
 A log that lost entries would give the same offsets to other records. What was made from a longer log proves that it was longer:
 
 - a checkpoint beyond the log's end, or of entries that this log does not have;
-- an archive beyond the end of its partition, or of a topic that the log does not know;
-- an intake file that the log does not name, whose writer had read the log further than it reaches (its footer says how far). Only files
-  with a greater key than any that the log names are looked at, newest and oldest hours first, within bounds;
+- an archive beyond the stable offset of its partition (for that never goes back), or of a topic that the log does not know;
+- an intake file whose writer had read the log further than it reaches (its footer says how far). The files that came last into the store
+  are looked at, of the hours around the newest that the log names and around the present, within bounds;
+- the witness of the metadata store itself, which refuses to append below it (`archiver/log/sqlite.py`);
 - anything in the data folder of a log that is empty.
 
 A table says no more than its archives. Not proof is an intake file that no entry names, whose writer had read no further than the log
 reaches: a writer was killed between upload and append, or is between the two now.
 
-What cannot be told: entries were lost, and since the copy was made nobody stored anything that knew of them. So it is if the last writer
-stored a single file and nobody read the log after it, or if only topics, producers, markers and ticks were lost. If the files of the lost
-entries are gone as well, or written by clocks that disagree by more than a day, nobody can see them either.
+What cannot be told: the witness was put back together with the copy, and since the copy was made nobody stored anything that knew of the
+entries that were lost. So it is if the last writer stored a single file and nobody read the log after it, or if only topics, producers,
+markers and ticks were lost. If the files of the lost entries are gone as well, or were written by clocks that disagree by more than a day,
+nobody can see them either.
 
 Lists and reads a bounded number of objects, before it reads the log to its tail: so what others do meanwhile is never taken for a loss.
 Changes nothing.
@@ -22,6 +24,7 @@ Changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from heapq import nlargest
 from itertools import islice
 
 import pyarrow as pa
@@ -31,16 +34,16 @@ from archiver.errors import Corrupted, Halt, NotFound, Trimmed
 from archiver.ids import TopicId, TopicPartition
 from archiver.log.store import Log
 from archiver.objects.paths import ARCHIVE_PREFIX, CHECKPOINT_PREFIX, INTAKE_PREFIX, intake_hour_prefix, parse_archive_key, parse_intake_key
-from archiver.objects.store import ObjectStore
+from archiver.objects.store import ObjectInfo, ObjectStore
 from intake.checkpoint_store import CheckpointStore, is_of_log
 from intake.fold import IntakeFold
 from intake.format import LOG_INDEX_KEY
 
 _HOUR_US = 3_600_000_000
 _HOURS_MAX = 24
-"""So many hours behind the newest file that the log names, and before the present, are listed."""
-_FILES_MAX = 32
-"""So many of the oldest and of the newest unnamed files are looked into."""
+"""So many hours before and behind the newest file that the log names, and before the present, are listed."""
+_FILES_MAX = 64
+"""So many files are looked into."""
 
 
 def check_log_is_newest(objects: ObjectStore, log: Log, read: Callable[[], IntakeFold], now_us: int) -> None:
@@ -97,30 +100,35 @@ def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, e
     topic = fold.topics_by_id.get(tp[0])
     if topic is None or tp[1] >= topic.partitions:
         raise Halt(f"{objects.uri(key)} is of a topic partition that the intake log does not know; {_REPAIR}")
-    ends_at = fold.next_offset(tp)
-    if end > ends_at:
-        raise Halt(f"{objects.uri(key)} reaches to offset {end} of topic {topic.name}, but the intake log ends at {ends_at}; {_REPAIR}")
+    stable = fold.stable_offset(tp)
+    if end > stable:
+        raise Halt(
+            f"{objects.uri(key)} reaches to offset {end} of topic {topic.name}, but by the intake log nothing from {stable} on was to be "
+            f"archived yet; {_REPAIR}"
+        )
 
 
 def _farthest_file(objects: ObjectStore, newest_key: str, now_us: int) -> tuple[int, str] | None:
-    """Of the unnamed intake files that are looked into, the one whose writer had read farthest, and how far."""
-    unnamed = [key for key in _later_files(objects, newest_key, now_us) if key > newest_key and parse_intake_key(key) is not None]
-    chosen = unnamed if len(unnamed) <= 2 * _FILES_MAX else unnamed[:_FILES_MAX] + unnamed[-_FILES_MAX:]
-    return max(((index, key) for key in chosen if (index := _log_index(objects, key)) is not None), default=None)
+    """Of the intake files that are looked into, the one whose writer had read farthest, and how far.
+
+    A writer whose clock is behind makes keys that sort before the newest one of the log, so the store's own times decide which came last.
+    """
+    last = nlargest(_FILES_MAX, _recent_files(objects, newest_key, now_us), key=lambda info: (info.modified_us, info.key))
+    return max(((index, info.key) for info in last if (index := _log_index(objects, info.key)) is not None), default=None)
 
 
-def _later_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterator[str]:
-    """Keys in the order of time, of the first and the last hours since `newest_key`; without one, the first there are."""
+def _recent_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterator[ObjectInfo]:
+    """Intake files of the hours around `newest_key` and around the present; without one, the first there are."""
     newest = parse_intake_key(newest_key)
     if newest is None:
-        yield from (info.key for info in islice(objects.list(INTAKE_PREFIX), 2 * _FILES_MAX))
+        yield from islice(objects.list(INTAKE_PREFIX), _FILES_MAX)
         return
-    first = newest.written_ms * 1000 // _HOUR_US
-    last = max(first, now_us // _HOUR_US) + 1
+    first = max(0, newest.written_ms * 1000 // _HOUR_US - _HOURS_MAX)
+    last = max(first + _HOURS_MAX, now_us // _HOUR_US) + 1
     hours = range(first, last + 1)
-    chosen = list(hours) if len(hours) <= 2 * _HOURS_MAX else [*hours[:_HOURS_MAX], *hours[-_HOURS_MAX:]]
+    chosen = list(hours) if len(hours) <= 3 * _HOURS_MAX else [*hours[: 2 * _HOURS_MAX], *hours[-_HOURS_MAX:]]
     for hour in chosen:
-        yield from (info.key for info in objects.list(intake_hour_prefix(hour * _HOUR_US)))
+        yield from objects.list(intake_hour_prefix(hour * _HOUR_US))
 
 
 def _log_index(objects: ObjectStore, key: str) -> int | None:

@@ -7,6 +7,8 @@ tail itself, so an acknowledged entry is on disk and there is never a hole.
 An error before COMMIT means nothing was applied (`RetryLater`). An error of COMMIT itself is *unknown*: the commit frame may be in the
 WAL file, where a recovery would find it. Free space is looked at beforehand, so that a full disk is nearly always the first kind.
 
+How far each log reached is noted beside the database as well (`witness.py`), so an older copy that is put back takes no entry.
+
 Each thread has a connection of its own. SQLite's locks do not survive a fork: a process that was forked while connections were open is
 refused. Must never be put on a network file system, and never opens a database that something else made.
 """
@@ -27,6 +29,7 @@ from typing import Final, TypeVar
 from archiver.clock import Clock, SystemClock
 from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 from archiver.log.store import Appended, Entry
+from archiver.log.witness import TailWitness
 
 FORMAT: Final = 1
 """The `user_version` this code reads and writes."""
@@ -102,6 +105,7 @@ class SqliteLogStore:
         self._clock = clock or SystemClock()
         self._local = threading.local()
         self._own: weakref.WeakSet[_Handle] = weakref.WeakSet()
+        self._logs: list[SqliteLog] = []
         self._closed = False
         # Looked at before every append, and making text of a path takes longer than the look.
         self._folder = os.fspath(path.parent)
@@ -122,11 +126,15 @@ class SqliteLogStore:
 
         if not self.transact("begin", exists):
             self.transact("begin immediate", create)
-        return SqliteLog(self, name)
+        log = SqliteLog(self, name)
+        self._logs.append(log)
+        return log
 
     def close(self) -> None:
         """Close every connection; the store and its logs cannot be used any more."""
         self._closed = True
+        for log in self._logs:
+            log.close()
         self.release()
 
     def release(self) -> None:
@@ -293,6 +301,8 @@ class SqliteLog:
         # Made once: SQLite's prepared statements are found by their text.
         self._select_bounds = f"select floor, (select max(idx) from log_{name}) from logs where name = ?"
         self._insert = f"insert into log_{name} (idx, data) values (?, ?)"
+        self._witness = TailWitness(store.path.with_name(f"{store.path.name}.{name}.tail"))
+        self._witness_lock = threading.Lock()
 
     def append(self, index: int, data: bytes) -> Appended:
         """As the Protocol says. `UNKNOWN` if COMMIT failed."""
@@ -304,6 +314,8 @@ class SqliteLog:
 
         def put(connection: sqlite3.Connection) -> Appended:
             floor, tail = self._bounds(connection)
+            with self._witness_lock:
+                self._witness.check(tail)
             if index < floor:
                 raise Trimmed(f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended")
             if index > tail:
@@ -317,10 +329,14 @@ class SqliteLog:
             return Appended.OK
 
         try:
-            return self._store.transact("begin immediate", put, entry_bytes=max(1, len(data)))
+            outcome = self._store.transact("begin immediate", put, entry_bytes=max(1, len(data)))
         except OutcomeUnknown as error:
             _logger.warning("log %s: the append at %d has an unknown outcome: %s", self.name, index, error)
             return Appended.UNKNOWN
+        if outcome is Appended.OK:
+            with self._witness_lock:
+                self._witness.note(index + 1)
+        return outcome
 
     def read(self, start: int, limit: int = 1000) -> list[Entry]:
         """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than its reader."""
@@ -365,6 +381,8 @@ class SqliteLog:
 
     def close(self) -> None:
         """Release the store's connections; using any of its logs again opens new ones."""
+        with self._witness_lock:
+            self._witness.close()
         self._store.release()
 
     def _bounds(self, connection: sqlite3.Connection) -> tuple[int, int]:

@@ -66,6 +66,17 @@ def test_files_that_the_log_does_not_name_tell_of_it(deployment: Deployment) -> 
     check_present(deployment, sample_records(78), acknowledged)
 
 
+def test_one_lost_record_is_enough(deployment: Deployment) -> None:
+    """No file of a later writer tells of it; the witness beside the database does."""
+    acknowledged = deployment.produce(sample_records(6))
+    copy = copied(deployment)
+    acknowledged += deployment.produce(sample_records(1, first=6))
+    newest = put_back(deployment, copy)
+    check_refused(deployment, "metadata.db.intake.tail says that it once had")
+    restore(deployment, newest)
+    check_present(deployment, sample_records(7), acknowledged)
+
+
 def test_a_checkpoint_tells_of_it(deployment: Deployment) -> None:
     sent = sample_records(60)
     acknowledged = deployment.produce(sent)
@@ -101,6 +112,7 @@ def test_a_copy_that_was_trimmed_meanwhile(deployment: Deployment) -> None:
         assert done.code in (1, 2), (command, done.code, done.err)
         assert "bring the checkpoint of an entry from" in done.err + done.out
         assert "put the newest one in place" in done.err + done.out
+    (deployment.root / "metadata.db.intake.tail").unlink()
     restore(deployment, newest)
     check_present(deployment, sample_records(90), acknowledged)
 
@@ -113,6 +125,7 @@ def test_a_copy_that_went_on_by_itself(deployment: Deployment) -> None:
     for first in range(60, 90, 6):
         acknowledged += deployment.produce(sample_records(6, first=first))
     newest = put_back(deployment, copy)
+    (deployment.root / "metadata.db.intake.tail").unlink()
     logs = SqliteLogStore(deployment.root / "metadata.db", 30, 512 * 1024)
     log = logs.log("intake")
     for number in range(100):
@@ -122,6 +135,7 @@ def test_a_copy_that_went_on_by_itself(deployment: Deployment) -> None:
     done = deployment.cli("produce", stdin=jsonl(sample_records(1)))
     assert done.code == 1, (done.out, done.err)
     assert "was made of entries that the intake log does not have" in done.err
+    (deployment.root / "metadata.db.intake.tail").unlink()
     restore(deployment, newest)
     check_present(deployment, sample_records(90), acknowledged)
 

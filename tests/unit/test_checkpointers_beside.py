@@ -1,0 +1,72 @@
+"""Two that make checkpoints of one log and should not: neither loses the index of what is not archived, nor waits for ever."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import Corrupted, Halt
+from archiver.ids import TopicId
+from archiver.log.lease import FileLease
+from intake.checkpoint_store import superseded
+from intake.checkpointer import LEASE_TRIES_MAX
+from tests.support.checkpointing import SPAN, Played, Scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def spans(process: Played, *starts: int) -> None:
+    """What a process does in its run, without trimming in between."""
+    made = None
+    for start in starts:
+        entries = process.checkpointer._span_from(start)
+        assert entries is not None
+        made = process.checkpointer._make(made, entries)
+
+
+def test_one_that_slept_past_the_vacuum_stores_nothing_that_names_what_is_gone(scene: Scene) -> None:
+    slow, quick = scene.process(18), scene.process(10)
+    topic_id: TopicId = slow.sequencer.declare_topic("t", 2).topic_id
+    slow.fill(topic_id, 45)
+    scene.keep()
+    first, second = slow.checkpointer._span_from(0), slow.checkpointer._span_from(18)
+    assert first is not None and second is not None
+    begun = slow.checkpointer._make(None, first)  # shelf and checkpoint of 18; here it falls asleep
+    spans(quick, 0, 10, 20)
+    quick.checkpointer._trim()
+    for key in superseded(scene.objects):
+        scene.objects.delete(key)
+    with pytest.raises((Halt, Corrupted), match="it is gone"):
+        slow.checkpointer._make(begun, second)
+    scene.check(scene.process(10).sequencer.backlog())
+
+
+def test_nothing_is_superseded_by_what_is_not_whole(scene: Scene) -> None:
+    process = scene.process()
+    process.fill(process.sequencer.declare_topic("t", 2).topic_id, 4 * SPAN)
+    process.checkpointer.run()
+    assert superseded(scene.objects) != []
+    newest = scene.store.last()[0]
+    shelf = newest.shelves[-1]
+    scene.objects.delete(f"shelf/intake/{shelf.start:020}-{shelf.end:020}.parquet")
+    assert superseded(scene.objects) == []
+
+
+def test_a_lease_holder_that_is_stopped_holds_nobody_up_for_ever(scene: Scene, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = scene.process(lease=FileLease(tmp_path / "lease", "one"))
+    stopped = FileLease(tmp_path / "lease", "host:17")
+    process.fill(process.sequencer.declare_topic("t", 2).topic_id, 2 * SPAN)
+    scene.keep()
+    stopped.acquire()
+    with caplog.at_level(logging.WARNING):
+        made = [process.checkpointer.run_if_due() for _ in range(LEASE_TRIES_MAX)]
+    assert made == [False] * (LEASE_TRIES_MAX - 1) + [True]
+    assert "host:17 makes no checkpoint" in caplog.text
+    assert stopped.holder() == "host:17"
+    stopped.release()
+    scene.check(process.sequencer.backlog())
