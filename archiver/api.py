@@ -68,8 +68,9 @@ class Writer:
         """Open an idempotent producer: a record that is sent again is in the log once, at its first offset.
 
         With a transactional id it sends in transactions, which others see as a whole or not at all; the same id opened elsewhere fences
-        this one and aborts what it left open. A transaction that stays open longer than `transaction_timeout_s` (at most
-        `intake.transaction_timeout_max`) is aborted as well. Raises `InvalidInput`, `RetryLater`, or `OutcomeUnknown` (open it again).
+        this one and aborts what it left open. A transaction that is still open after `transaction_timeout_s` (at most
+        `intake.transaction_timeout_max`) is aborted by the next running writer, `archiver archive` or `archiver clean`. Raises
+        `InvalidInput`, `RetryLater`, or `OutcomeUnknown` (open it again).
         """
         return Producer(intake.producer.Producer.open(self._writer, transactional_id, transaction_timeout_s=transaction_timeout_s))
 

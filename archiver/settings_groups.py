@@ -256,8 +256,9 @@ class IntakeSettings(Group):
     """An idempotent producer that was not heard of for so long is forgotten, unless it has an open transaction: what it sends then is
     refused. It bounds what is kept of producers; Kafka's default is a day."""
     transaction_timeout_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
-    """The longest time that a transaction may ask to stay open. While one is open, nothing behind its first record is archived; when its
-    time is over, it is aborted and its producer fenced."""
+    """The longest time that a transaction may ask to stay open. While one is open, nothing behind its first record is archived; after
+    its time a running writer, or the next `archiver archive` or `archiver clean`, aborts it and fences its producer; opening its
+    transactional id again aborts it at once."""
     row_group_bytes: Annotated[Size, Field(ge=4 * 2**10, le=2**30)] = 2**20
     """Raw bytes at which a row group of an intake file ends, at the next segment boundary. A row group is what a reader holds in memory."""
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from archiver.errors import ConfigInvalid
-from archiver.settings_types import Located
+from archiver.settings_types import Located, format_duration, format_size, parse_duration, parse_size
 
 KeyPath = tuple[str | int, ...]
 DEPTH_MAX = 32
@@ -130,7 +130,39 @@ def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
         return f"must be a list, not {_kind(item['input'])}"
     if kind == "value_error":
         return str(item["ctx"]["error"])
+    bound = _BOUNDS.get(kind)
+    if bound is not None and (written := _as_written(item["ctx"][bound[0]], at, model)) is not None:
+        return f"{item['input']!r} does not fit: it must be {bound[1]} {written}"
     return f"{item['input']!r} does not fit: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+"""By the kind of problem: where the bound stands, and how it is said."""
+
+
+def _as_written(bound: float, at: KeyPath, model: type[BaseModel]) -> str | None:
+    """A bound with its unit, as people write it in the file; None if the key is neither a duration nor a size."""
+    group = _group_at(model, at[:-1])
+    declared = None if group is None else group.model_fields.get(str(at[-1]))
+    parsers = set() if declared is None else _parsers((declared.annotation, *declared.metadata))
+    if parse_duration in parsers:
+        return format_duration(bound)
+    return format_size(int(bound)) if parse_size in parsers else None
+
+
+def _parsers(parts: Iterable[Any]) -> set[Any]:
+    """The functions that read the values of an annotation, `Annotated[…] | None` too."""
+    found: set[Any] = set()
+    for part in parts:
+        if isinstance(part, BeforeValidator):
+            found.add(part.func)
+        found |= _parsers((*get_args(part), *getattr(part, "__metadata__", ())))
+    return found
 
 
 def _unknown_key(key: str, group: type[BaseModel] | None) -> str:

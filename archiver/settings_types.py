@@ -67,6 +67,23 @@ def parse_size(value: object) -> int:
     return int(size)
 
 
+def format_duration(seconds: float) -> str:
+    """As people write it, in the largest unit that divides it: `1h`, `90s`, `200ms`."""
+    thousandths = round(seconds * 1000, 6)
+    for unit, unit_s in reversed(_SECONDS.items()):
+        if thousandths and thousandths % (unit_s * 1000) == 0:
+            return f"{thousandths / (unit_s * 1000):.0f}{unit}"
+    return f"{thousandths:.12g}ms" if thousandths else "0s"
+
+
+def format_size(count: int) -> str:
+    """As people write it, in the largest unit that divides it: `512KiB`, `15MB`, `7B`."""
+    for unit, unit_bytes in sorted(_BYTES.items(), key=lambda item: -item[1]):
+        if count and count % unit_bytes == 0:
+            return f"{count // unit_bytes}{unit}"
+    return "0B"
+
+
 def _quantity(value: object, units: Mapping[str, float], wanted: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - pydantic turns only ValueError into a located error

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from archiver.errors import Corrupted, NotFound
+from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.objects.store import ObjectStore
@@ -133,22 +133,53 @@ class Shelves:
                 raise _gone(error) from error
 
     def _places(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[ShelfRef, PartitionIndex]]:
-        """The shelves that hold something of the partition between `start` and `end`, with what their index says of it."""
+        """The shelves that hold something of the partition between `start` and `end`, with what their index says of it.
+
+        A shelf that cannot be opened is an error only if it holds some of that: the offsets of a partition go on from shelf to shelf
+        without a hole, so where the readable ones meet, the one between them holds nothing of it.
+        """
+        refs = self._refs
+        unopened: NotFound | Halt | None = None
+        reached = start
+        for ref in refs[self._first(tp, start) :]:
+            place = self._tried(ref, tp)
+            if isinstance(place, NotFound | Halt):
+                unopened = unopened or place
+                continue
+            if place is None:
+                unopened = None  # the partition is younger
+                continue
+            if unopened is not None and min(place.start, end) > reached:
+                raise unopened
+            if place.start >= end:
+                return
+            unopened, reached = None, max(reached, place.end)
+            if place.end > start and (place.segments or place.gaps):
+                yield ref, place
+        if unopened is not None and end > reached:
+            raise unopened
+
+    def _first(self, tp: TopicPartition, start: int) -> int:
+        """No shelf before this one holds anything of the partition beyond `start`."""
         refs = self._refs
         low, high = 0, len(refs)
         while low < high:
             middle = (low + high) // 2
-            place = self._opened(refs[middle]).index.partitions.get(tp)
-            if place is None or place.end <= start:
-                low = middle + 1
+            looked = middle
+            while isinstance(place := self._tried(refs[looked], tp), NotFound | Halt) and looked + 1 < high:
+                looked += 1
+            if not isinstance(place, NotFound | Halt) and (place is None or place.end <= start):
+                low = looked + 1
             else:
                 high = middle
-        for ref in refs[low:]:
-            place = self._opened(ref).index.partitions.get(tp)
-            if place is None or place.start >= end:
-                return
-            if place.segments or place.gaps:
-                yield ref, place
+        return low
+
+    def _tried(self, ref: ShelfRef, tp: TopicPartition) -> PartitionIndex | NotFound | Halt | None:
+        """What a shelf's index says of the partition, None if that is younger; or why it cannot be read."""
+        try:
+            return self._opened(ref).index.partitions.get(tp)
+        except (NotFound, Halt) as error:
+            return error
 
     def _segments(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> list[SegmentRef]:
         if not place.segments:

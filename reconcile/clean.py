@@ -22,6 +22,7 @@ from archiver.log.lease import Lease
 from archiver.objects.paths import INTAKE_PREFIX
 from archiver.objects.store import ObjectStore
 from archiver.proto import control_log_pb2 as pb
+from archiver.settings_types import format_duration
 from intake.backlog import Backlog
 from intake.sequencer import Sequencer
 from reconcile.lines import Lines
@@ -82,6 +83,8 @@ class CleanReport:
     pin: Pin | None = None
     topics: list[dict[str, object]] = field(default_factory=list)
     """Topics of which everything is kept, with the reason."""
+    unread: bool = False
+    """A shelf that some topic needs cannot be read: nobody can tell what else it holds, so nothing is condemned or deleted."""
     findings: list[str] = field(default_factory=list)
     error: ArchiverError | None = None
     """What ended the deletions of this run early; the next one goes on."""
@@ -136,6 +139,7 @@ class CleanRun:
         report.pin = oldest_pin(intake, lines)
         report.topics = [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in lines.values() if line.why is not None]
         needed = needed_files(intake, lines)
+        _doubt(report, needed)
         report.findings = _revived(intake, ledger, needed)
         if not report.findings:
             self._delete(report, needed)
@@ -149,7 +153,7 @@ class CleanRun:
         parts = self._parts
         limit_us = report.checked_us - round(parts.settings.grace * 1e6)
         condemned = parts.leader.fold.condemned
-        due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]
+        due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]  # nothing, if a shelf is unread
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
             superseded = set(parts.superseded())
             due = [key for key in due if key.startswith(INTAKE_PREFIX) or key in superseded]
@@ -186,9 +190,10 @@ class CleanRun:
             report.barrier_ms = choice.barrier_ms
             parts.sequencer.raise_barrier(choice.barrier_ms)
             behind = needed_files(parts.intake(), lines)
+            _doubt(report, behind)
             keys = [key for key in keys if key not in behind]
             report.needed += len(choice.condemn) - len(keys)
-        room = parts.settings.deletes_max - len(keys)
+        room = 0 if report.unread else parts.settings.deletes_max - len(keys)
         superseded = [key for key in parts.superseded() if key not in parts.leader.fold.condemned][: max(0, room)]
         report.condemned = keys + superseded
         if report.dry_run or not report.condemned:
@@ -198,7 +203,8 @@ class CleanRun:
         self._append_condemned(keys, UNNEEDED)
         self._append_condemned(superseded, SUPERSEDED)
         failpoints.reach("condemn.append.after")
-        parts.progress(f"{len(report.condemned)} objects condemned; they go in {parts.settings.grace:g} s, with the next run after that")
+        grace = format_duration(parts.settings.grace)
+        parts.progress(f"{len(report.condemned)} objects condemned; the first run after cleanup.grace = {grace} deletes them")
 
     def _choose(self, report: CleanReport, needed: Needed) -> Choice:
         parts = self._parts
@@ -216,6 +222,14 @@ class CleanRun:
         if leader.epoch == 0 or leader.fold.epoch != leader.epoch:
             leader.take_over()
         leader.check()
+
+
+def _doubt(report: CleanReport, needed: Needed) -> None:
+    """Tell of topics whose shelves cannot be read; this stands in place of what else there is to say of them."""
+    for name, why in needed.unread.items():
+        report.topics = [topic for topic in report.topics if topic["topic"] != name]
+        report.topics.append({"topic": name, "why": f"{why}. Nothing of any topic is deleted on such a doubt", "doubted": True})
+    report.unread |= bool(needed.unread)
 
 
 def _revived(intake: Backlog, ledger: LedgerFold, needed: Needed) -> list[str]:

@@ -1,7 +1,7 @@
 """What holds the oldest intake file: the partition that needs it, and why.
 
 Pure. The oldest file is the first one in the order of the log; a file that several partitions need is held by each of them, and one of them
-is named.
+is named. What stands in a shelf that is damaged or gone cannot be named: the oldest of the others is.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from archiver.catalog.commit import iso_time
+from archiver.errors import Halt, InvalidInput
+from archiver.ids import TopicPartition
 from archiver.objects.paths import parse_intake_key
 from intake.backlog import Backlog
 from intake.segments import SegmentRef
@@ -53,21 +55,33 @@ def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
 
 
 def oldest_pin(intake: Backlog, lines: Lines) -> Pin | None:
-    """The pin of the oldest intake file that is needed; None if none is. Topics without lines are passed over."""
+    """The pin of the oldest intake file that is needed; None if none is.
+
+    Topics without lines are passed over, and so are partitions whose first needed segment cannot be looked up (`needed_files` says which).
+    """
     best: tuple[int, str, int] | None = None
     held: tuple[TopicLine, SegmentRef] | None = None
     for line in lines.values():
         for partition, offset in enumerate(line.offsets):
-            first = intake.segments((line.topic_id, partition), offset, bytes_max=1)[:1]
-            place = (first[0].file.log_index, line.topic, partition) if first else None
-            if place is not None and (best is None or place < best):
-                best, held = place, (line, first[0])
+            first = _first(intake, (line.topic_id, partition), offset)
+            place = None if first is None else (first.file.log_index, line.topic, partition)
+            if first is not None and place is not None and (best is None or place < best):
+                best, held = place, (line, first)
     if best is None or held is None:
         return None
     line, segment = held
     parsed = parse_intake_key(segment.file.key)
     written_us = 0 if parsed is None else parsed.written_ms * 1000
     return Pin(line.topic, best[2], segment.file.key, written_us, _why(intake, line, best[2], segment))
+
+
+def _first(intake: Backlog, tp: TopicPartition, offset: int) -> SegmentRef | None:
+    """The first segment that reaches beyond `offset`; None if there is none, or nobody can tell."""
+    try:
+        found = intake.segments(tp, offset, bytes_max=1)
+    except (Halt, InvalidInput):
+        return None
+    return found[0] if found else None
 
 
 def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) -> str:
@@ -79,7 +93,7 @@ def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) 
     if segment.end <= line.watermarks[partition]:
         return (
             f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; "
-            "a rollback to it would need the file, which goes when that snapshot has expired"
+            "a rollback to it would need the file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age)"
         )
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):

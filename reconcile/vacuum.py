@@ -10,15 +10,20 @@ only grows, and can make a file needed again in one way: an entry that names it 
 file was written before it, and the log is read to its tail *behind* the barrier. So what is not needed then, and was written before the
 barrier, is never needed again, by nobody who reads this log, however late: the condition is stable, and whoever deletes late does no harm.
 
+What a shelf holds that is damaged or gone, nobody knows: which files, and of which other partitions besides. So if a single partition needs
+something of it, every file may be meant, and all are kept; so are older checkpoints and shelves, which may hold the same. Once all are
+archived beyond that shelf, nobody looks into it, and files go again.
+
 The barrier is put no further than behind the newest file that is to go. A clock that runs ahead could otherwise put it into the future, and
 every writer would be refused until then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from archiver.errors import Halt, InvalidInput
 from archiver.ids import TopicPartition
 from archiver.objects.paths import parse_intake_key
 from intake.backlog import Backlog
@@ -37,26 +42,35 @@ class Needed:
     """Some partition, of which it is known how far it is archived, needs them: one such partition for each."""
     doubted: frozenset[str]
     """Kept because that is not known, or because all of the topic is kept."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Names of topics of which nobody can tell what they need, because a shelf is damaged or gone, and why. Then all keys are needed."""
 
     def __contains__(self, key: str) -> bool:
-        return key in self.sure or key in self.doubted
+        return bool(self.unread) or key in self.sure or key in self.doubted
 
 
 def needed_files(intake: Backlog, lines: Lines) -> Needed:
-    """The files of which some segment ends beyond its line; all of them where a topic has no lines (it is younger than they are)."""
+    """The files of which some segment ends beyond its line; all of them where a topic has no lines (it is younger than they are).
+
+    A shelf that cannot be read is a doubt about its topic, never an error.
+    """
     sure: dict[str, TopicPartition] = {}
     doubted: set[str] = set()
+    unread: dict[str, str] = {}
     for topic in intake.topics_by_id.values():
         line = lines.get(topic.topic_id)
         known = line is not None and line.why is None and line.exact
         for partition in range(topic.partitions):
             tp = (topic.topic_id, partition)
-            for file in _files(intake, tp, 0 if line is None else line.offsets[partition]):
-                if known:
-                    sure[file.key] = tp
-                else:
-                    doubted.add(file.key)
-    return Needed(sure, frozenset(doubted))
+            try:
+                for file in _files(intake, tp, 0 if line is None else line.offsets[partition]):
+                    if known:
+                        sure[file.key] = tp
+                    else:
+                        doubted.add(file.key)
+            except (Halt, InvalidInput) as error:
+                unread.setdefault(topic.name, f"partition {partition}: {error}")
+    return Needed(sure, frozenset(doubted), unread)
 
 
 def _files(intake: Backlog, tp: TopicPartition, start: int) -> Iterator[FileRef]:

@@ -185,6 +185,40 @@ def test_links_in_documents_lead_somewhere() -> None:
     assert not broken
 
 
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+NAMED_PATH = re.compile(r"`((?:tests|archiver|intake|reconcile|bench|scripts|docs)/[\w./*-]*)`")
+
+
+def _pages() -> list[tuple[str, str]]:
+    """What people read: name and text of each document."""
+    chosen = [path for path in files() if path.suffix == ".md" and (relative(path) in PAGES or relative(path).startswith("docs/"))]
+    return [(relative(path), path.read_text(encoding="utf-8")) for path in chosen]
+
+
+def test_every_make_target_that_a_document_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    named = [(name, target) for name, text in _pages() for target in re.findall(r"`make ([a-z][a-z-]*)", text)]
+    for name, text in _pages():
+        for code in CODE.findall(text):
+            named += [(name, target) for target in re.findall(r"^make ([a-z][a-z-]*)", code, flags=re.MULTILINE)]
+    assert ("README.md", "demo") in named, "they are found"
+    missing = [f"{name}: make {target}" for name, target in named if target not in targets]
+    assert not missing
+
+
+def test_every_path_that_a_document_names_exists() -> None:
+    known = {relative(path) for path in files()}
+    folders = {str(parent) for name in known for parent in Path(name).parents}
+    missing = []
+    for page, text in _pages():
+        for name in NAMED_PATH.findall(CODE.sub("", text)):
+            there = any(Path(one).match(name) for one in known) if "*" in name else name.rstrip("/") in known | folders
+            if not there:
+                missing.append(f"{page}: {name}")
+    assert not missing
+
+
 def _reached() -> set[str]:
     """Every literal that some module passes to `reach`."""
     names: set[str] = set()

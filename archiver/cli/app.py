@@ -66,5 +66,5 @@ def run(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return exit_code(error)
     if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
-        print("interrupted; what was acknowledged is safe, the same command can be run again", file=sys.stderr)
+        print("interrupted; what was acknowledged is safe", file=sys.stderr)
     return result if isinstance(result, int) else FINE

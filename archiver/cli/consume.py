@@ -11,6 +11,7 @@ import typer
 
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, application
+from archiver.cli.output import progress
 from archiver.clock import SystemClock
 from archiver.ids import TopicId
 from archiver.stream.decode import Decoder
@@ -39,20 +40,52 @@ def consume(
     ] = False,
     text: Annotated[bool, typer.Option("--text", help="Print keys, values and header values as UTF-8 text instead of base64.")] = False,
 ) -> int:
-    """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text."""
+    """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text.
+
+    Where an open transaction holds records back, a note on standard error says how many.
+    """
     with application(config) as app:
         state = app.topic(topic)
         partitions = range(state.partitions) if partition is None else [partition]
         line = _printer(app, topic, decode, text)
-        for record in _records(app, state.topic_id, list(partitions), start, limit, follow, uncommitted):
+        waiting = _Waiting(app, topic, state.topic_id, list(partitions), start)
+        ended = None if uncommitted else waiting.tell
+        for record in _records(app, state.topic_id, list(partitions), start, limit, follow, uncommitted, ended):
             sys.stdout.write(line(record) + "\n")
     return FINE
 
 
+class _Waiting:
+    """Says how many offsets open transactions hold back, whenever that is another number than before."""
+
+    def __init__(self, app: Application, topic: str, topic_id: TopicId, partitions: list[int], start: int) -> None:
+        self._app, self._topic, self._topic_id, self._partitions, self._start = app, topic, topic_id, partitions, start
+        self._told = 0
+
+    def tell(self) -> None:
+        """Look, and say it."""
+        intake = self._app.intake()
+        waiting = 0
+        for partition in self._partitions:
+            tp = (self._topic_id, partition)
+            if intake.blocking(tp) is not None:
+                waiting += max(0, intake.next_offset(tp) - max(self._start, intake.stable_offset(tp)))
+        if waiting not in (0, self._told):
+            progress(f"{waiting:,} offsets of topic {self._topic} wait for open transactions; --uncommitted shows them")
+        self._told = waiting
+
+
 def _records(
-    app: Application, topic_id: TopicId, partitions: list[int], start: int, limit: int | None, follow: bool, uncommitted: bool
+    app: Application,
+    topic_id: TopicId,
+    partitions: list[int],
+    start: int,
+    limit: int | None,
+    follow: bool,
+    uncommitted: bool,
+    ended: Callable[[], None] | None,
 ) -> Iterator[StreamRecord]:
-    """One pass over the partitions; with `follow`, pass after pass from where each partition ended."""
+    """One pass over the partitions; with `follow`, pass after pass from where each partition ended. `ended` is called after each pass."""
     clock = SystemClock()
     at = dict.fromkeys(partitions, start)
     remaining = limit
@@ -65,9 +98,11 @@ def _records(
                 remaining = None if remaining is None else remaining - 1
             if remaining == 0:
                 return
+        sys.stdout.flush()
+        if ended is not None:
+            ended()
         if not follow:
             return
-        sys.stdout.flush()
         clock.sleep(POLL_S)
 
 

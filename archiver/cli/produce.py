@@ -12,12 +12,12 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from archiver.cli.exits import FINE, UNTOLD, USAGE, WRONG
+from archiver.cli.exits import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_line
 from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.errors import InvalidInput
-from archiver.jobs.sending import Sending, Sent, WholeInput
+from archiver.jobs.sending import EndedTransaction, Sending, Sent, WholeInput
 from intake.inputs import read_inputs
 
 ERRORS_SHOWN_MAX = 20
@@ -43,21 +43,29 @@ def produce(
     ] = InputFormat.JSONL,
     topic: Annotated[str | None, typer.Option("--topic", help="The topic of records that do not name one.")] = None,
     text: Annotated[bool, typer.Option("--text", help="Keys, values and header values are UTF-8 text instead of base64.")] = False,
-    idempotent: Annotated[bool, typer.Option("--idempotent", help="Send through an idempotent producer of this run's own.")] = False,
+    idempotent: Annotated[
+        bool,
+        typer.Option(
+            "--idempotent",
+            help="Send through an idempotent producer of this run's own: what it has to send again within this run is there once. Running "
+            "the command again sends everything again.",
+        ),
+    ] = False,
     transactional_id: Annotated[
         str | None,
         typer.Option(
             "--transactional-id",
             metavar="ID",
             help="Send the whole input as one transaction: others see all of it or, if anything goes wrong, nothing. Whoever else uses "
-            "this id is fenced.",
+            "this id is fenced; its time is intake.transaction_timeout_max. A transactional producer is idempotent; --idempotent adds "
+            "nothing to it.",
         ),
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Send records and wait until each is acknowledged: stored, and in the intake log at its offset.
 
-    Ctrl-C and SIGTERM end the input: what was read is sent and acknowledged. A transaction is aborted then.
+    Ctrl-C and SIGTERM end the input early: what was read is sent and acknowledged, a transaction is aborted, and the exit code is 130.
     """
     counts: Counter[str] = Counter()
 
@@ -71,26 +79,39 @@ def produce(
 
     with stopped_by_signals() as stop, _opened(source, form) as stream, application(config) as app:
         intake = app.settings.intake
-        records, raw = (stream, None) if form is InputFormat.PARQUET else stoppable(stream, stop)
-        inputs = until_stopped(read_inputs(records, form.value, topic, text, intake.record_bytes_max), stop, raw)
+        records, ends_itself = (stream, False) if form is InputFormat.PARQUET else stoppable(stream, stop)
+        inputs = until_stopped(read_inputs(records, form.value, topic, text, intake.record_bytes_max), stop, ends_itself)
         writer = app.writer()
         try:
-            transaction = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
+            whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
         except BaseException:
             writer.close()
             raise
         try:
-            Sending(writer, tell, intake.close_timeout, through=transaction.producer).run(
-                inputs, lambda whole: transaction.end(whole and stop.signal is None)
+            Sending(writer, tell, intake.close_timeout, through=whole.producer).run(
+                inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None))
             )
         finally:
-            if output is Output.TEXT:
-                print(_summary(counts))
-            if transaction.aborted is not None:
-                print(f"the transaction was aborted, none of its records counts: {transaction.aborted}", file=sys.stderr)
-    if stop.signal is not None:
-        print(f"stopped by {stop.signal.name}; everything that was read is acknowledged", file=sys.stderr)
-    if transaction.aborted is not None:
+            _conclude(counts, whole.ended, output)
+    if stop.cut:
+        print(f"stopped by {stop.name}: {_reached(counts)}; the rest of the input was not read", file=sys.stderr)
+        sys.stdout.flush()
+        raise SystemExit(INTERRUPTED)  # Not returned: what is said of other interrupted commands is said better above.
+    return _exit_code(counts, whole.ended)
+
+
+def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Output) -> None:
+    """What became of it all."""
+    if output is Output.TEXT:
+        print(_summary(counts, ended))
+    elif ended is not None:
+        print_line(ended.to_json())
+    if ended is not None and ended.outcome == "aborted":
+        print(f"the transaction was aborted, none of its records counts: {ended.error}", file=sys.stderr)
+
+
+def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
+    if ended is not None and ended.outcome == "aborted":
         return WRONG
     if counts["refused"]:
         return USAGE
@@ -99,15 +120,26 @@ def produce(
     return UNTOLD if counts["unknown"] else FINE
 
 
-def _summary(counts: Counter[str]) -> str:
+def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
     """What became of the records, for people."""
-    said = {
-        "ok": "stored and in the log",
-        "refused": "refused",
-        "failed": "not stored, send again",
-        "unknown": "of unknown outcome, look before sending again",
-    }
-    return ", ".join(f"{counts[name]:,} {words}" for name, words in said.items() if counts[name]) or "no records"
+    told = {"refused": "refused", "failed": "not stored, send again"}
+    if ended is None or ended.outcome == "committed":
+        told = {"ok": "stored and in the log", **told, "unknown": "of unknown outcome, look before sending again"}
+        return ", ".join(f"{counts[name]:,} {words}" for name, words in told.items() if counts[name]) or "no records"
+    sent = counts["ok"] + counts["unknown"]
+    first = (
+        f"0 stored, {sent:,} sent and aborted"
+        if ended.outcome == "aborted"
+        else f"{sent:,} sent; nobody can tell whether they are committed"
+    )
+    return ", ".join([first, *(f"{counts[name]:,} {words}" for name, words in told.items() if counts[name])])
+
+
+def _reached(counts: Counter[str]) -> str:
+    read, stored = counts.total(), counts["ok"]
+    return (
+        f"{read:,} records were read and acknowledged" if stored == read else f"{read:,} records were read, {stored:,} of them are stored"
+    )
 
 
 @contextmanager

@@ -28,8 +28,15 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
+        self.cut = False
+        """There was, or may have been, more to read when it ended the input."""
         self.wakes, self._wake = os.pipe()
         """Readable as soon as somebody asked."""
+
+    @property
+    def name(self) -> str:
+        """Of the signal; empty if nobody asked."""
+        return "" if self.signal is None else self.signal.name
 
     def ask(self, number: int) -> None:
         """Stop reading."""
@@ -64,12 +71,11 @@ def stopped_by_signals() -> Iterator[Stop]:
 
 
 class StoppableInput(io.RawIOBase):
-    """Bytes of a file descriptor, which end when somebody asks to stop; `cut` says that they did."""
+    """Bytes of a file descriptor, which end when somebody asks to stop."""
 
     def __init__(self, descriptor: int, stop: Stop) -> None:
         self._descriptor = descriptor
         self._stop = stop
-        self.cut = False
 
     def readable(self) -> bool:
         """Always."""
@@ -79,30 +85,35 @@ class StoppableInput(io.RawIOBase):
         """Wait for bytes, or for being asked to stop: then there are none."""
         ready, _, _ = select.select([self._descriptor, self._stop.wakes], [], [])
         if self._stop.wakes in ready:
-            self.cut = True
+            # What is read here goes nowhere. It only tells an input that is cut short from one that was at its end anyway.
+            self._stop.cut = self._stop.cut or self._descriptor not in ready or bool(os.read(self._descriptor, 1))
             return 0
         piece = os.read(self._descriptor, len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 
 
-def stoppable(source: BinaryIO, stop: Stop) -> tuple[BinaryIO, StoppableInput | None]:
-    """`source` (from which nothing was read yet), made to end when somebody asks; as it is if no file descriptor is behind it."""
+def stoppable(source: BinaryIO, stop: Stop) -> tuple[BinaryIO, bool]:
+    """`source` (from which nothing was read yet), made to end when somebody asks; as it is, and False, if it has no file descriptor."""
     try:
         raw = StoppableInput(source.fileno(), stop)
     except (OSError, io.UnsupportedOperation):
-        return source, None
+        return source, False
     buffered: Any = io.BufferedReader(raw, BUFFER_BYTES)
-    return buffered, raw
+    return buffered, True
 
 
-def until_stopped(inputs: Iterator[Input], stop: Stop, raw: StoppableInput | None) -> Iterator[Input]:
-    """The inputs up to where somebody asked to stop. A record that the stop cut in two is none; nobody ever read it whole."""
+def until_stopped(inputs: Iterator[Input], stop: Stop, ends_itself: bool) -> Iterator[Input]:
+    """The inputs up to where somebody asked to stop; `ends_itself`: their source ends there.
+
+    A record that the stop cut in two is none; nobody ever read it whole.
+    """
     try:
         for item in inputs:
-            yield item
-            if stop.signal is not None and raw is None:
+            if stop.signal is not None and not ends_itself:
+                stop.cut = True
                 return
+            yield item
     except InvalidInput:
-        if raw is None or not raw.cut:
+        if not stop.cut:
             raise

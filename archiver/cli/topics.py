@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
@@ -10,10 +11,8 @@ from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.errors import ConfigInvalid, NotFound
-from archiver.jobs.positions import PartitionPosition, positions
-
-if TYPE_CHECKING:
-    from archiver.assemble import Application
+from archiver.jobs.positions import PartitionPosition, positions, troubles
+from intake.fold import TopicState
 
 app = typer.Typer(help="Look at topics, and create those of the configuration.", no_args_is_help=True)
 
@@ -22,11 +21,15 @@ app = typer.Typer(help="Look at topics, and create those of the configuration.",
 def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
     """Every topic of the intake log."""
     with application(config) as app_:
-        rows = [_summary(app_, name) for name in sorted(app_.intake().topics_by_name)]
+        intake, ledger = app_.intake(), app_.ledger()
+        found = {state: positions(intake, ledger, state.topic_id) for _, state in sorted(intake.topics_by_name.items())}
+    rows = [_summary(state, of_topic) for state, of_topic in found.items()]
+    attention = [note for state, of_topic in found.items() for note in troubles(state.name, of_topic)]
     if output is Output.JSON:
-        print_json({"topics": rows})
+        print_json({"topics": rows, "attention": attention})
     else:
         print_table("topics", ("topic", "partitions", "records", "archived", "topic id"), [list(row.values()) for row in rows])
+        _print_notes(attention)
     return FINE
 
 
@@ -39,6 +42,7 @@ def describe(
         state = app_.topic(topic)
         found = positions(app_.intake(), app_.ledger(), state.topic_id)
         settings = app_.settings.topic(topic)
+    attention = troubles(topic, found)
     if output is Output.JSON:
         print_json(
             {
@@ -46,6 +50,7 @@ def describe(
                 "topic_id": state.topic_id,
                 "partitions": [vars_of(item) for item in found],
                 "settings": settings.model_dump(mode="json") if settings is not None else None,
+                "attention": attention,
             }
         )
         return FINE
@@ -54,6 +59,7 @@ def describe(
         ("partition", "start", "archived to", "pending to", "stable", "next", "backlog rows"),
         [(item.partition, item.start, item.watermark, item.written, item.stable, item.next, item.backlog_rows) for item in found],
     )
+    _print_notes(attention)
     return FINE
 
 
@@ -76,11 +82,14 @@ def delete(topic: Annotated[str, typer.Argument(help="The topic's name.")]) -> i
     raise NotFound(f"topic {topic} was not deleted: this version deletes nothing; take it out of the configuration to stop using it")
 
 
-def _summary(app_: Application, name: str) -> dict[str, object]:
-    state = app_.intake().topics_by_name[name]
-    found = positions(app_.intake(), app_.ledger(), state.topic_id)
+def _print_notes(attention: Sequence[str]) -> None:
+    for note in attention:
+        print(f"note: {note}")
+
+
+def _summary(state: TopicState, found: Sequence[PartitionPosition]) -> dict[str, object]:
     return {
-        "topic": name,
+        "topic": state.name,
         "partitions": state.partitions,
         "records": sum(item.next for item in found),
         "archived": sum(item.watermark for item in found),

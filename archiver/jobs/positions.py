@@ -1,12 +1,17 @@
-"""How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and for the planner."""
+"""How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and for the planner.
+
+Where a shelf is damaged or gone, what stood in it cannot be summed up; everything else is known all the same, and said.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from archiver.errors import Halt, InvalidInput
 from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.fold import LedgerFold
-from intake.backlog import Backlog
+from intake.backlog import Backlog, BacklogSummary
 from intake.record_json import format_time
 
 
@@ -56,22 +61,24 @@ class PartitionPosition:
     """Nothing at or beyond this may be archived."""
     next: int
     """The offset the next record will get."""
-    backlog_rows: int
-    """Stable records that no archive holds yet."""
-    backlog_bytes: int
+    backlog_rows: int | None
+    """Stable records that no archive holds yet; None if that cannot be told."""
+    backlog_bytes: int | None
     """Their raw bytes."""
     held: HeldBack | None
     """What keeps `stable` below `next`; None if nothing does."""
+    trouble: str | None = None
+    """Why the backlog cannot be told, and with that not archived either: a shelf that holds some of it is damaged or gone."""
 
 
 def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
-    """One position per partition, in order."""
+    """One position per partition, in order. A damaged shelf is the `trouble` of those with a backlog in it, never an error."""
     topic = intake.topics_by_id[topic_id]
     found: list[PartitionPosition] = []
     for partition in range(topic.partitions):
         tp = (topic_id, partition)
         written = ledger.topic(topic_id).planned_to(partition)
-        waiting = intake.summary(tp, written)
+        waiting, trouble = _backlog(intake, tp, written)
         found.append(
             PartitionPosition(
                 partition=partition,
@@ -80,12 +87,40 @@ def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[Pa
                 written=written,
                 stable=intake.stable_offset(tp),
                 next=intake.next_offset(tp),
-                backlog_rows=waiting.rows,
-                backlog_bytes=waiting.bytes,
+                backlog_rows=None if waiting is None else waiting.rows,
+                backlog_bytes=None if waiting is None else waiting.bytes,
                 held=held_back(intake, tp),
+                trouble=trouble,
             )
         )
     return found
+
+
+def _backlog(intake: Backlog, tp: TopicPartition, start: int) -> tuple[BacklogSummary | None, str | None]:
+    """What is stable and beyond `start`, or why that cannot be told."""
+    try:
+        return intake.summary(tp, start), None
+    except (Halt, InvalidInput) as error:
+        return None, str(error)
+
+
+def whole_backlog(found: Sequence[PartitionPosition]) -> tuple[int | None, int | None]:
+    """Rows and bytes of all these partitions; None if they cannot be told of one."""
+    rows = [item.backlog_rows for item in found if item.backlog_rows is not None]
+    sizes = [item.backlog_bytes for item in found if item.backlog_bytes is not None]
+    return (sum(rows), sum(sizes)) if len(rows) == len(sizes) == len(found) else (None, None)
+
+
+def troubles(topic: str, found: Iterable[PartitionPosition]) -> list[str]:
+    """For people: of which partitions the backlog cannot be told, and why. One line per reason."""
+    partitions: dict[str, list[int]] = {}
+    for item in found:
+        if item.trouble is not None:
+            partitions.setdefault(item.trouble, []).append(item.partition)
+    return [
+        f"topic {topic} partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}: the backlog cannot be told: {why}"
+        for why, numbers in partitions.items()
+    ]
 
 
 def held_back(intake: Backlog, tp: TopicPartition) -> HeldBack | None:

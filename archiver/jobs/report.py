@@ -21,8 +21,8 @@ class TopicReport:
     stored_bytes: int = 0
     snapshot_id: int | None = None
     why: str | None = None
-    waiting: int = 0
-    """Stable records that are in no archive when the run ends."""
+    waiting: int | None = 0
+    """Stable records that are in no archive when the run ends; None if that cannot be told."""
     misconfigured: bool = False
     """The reason is in the configuration."""
     gaps: int = 0

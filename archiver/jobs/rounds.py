@@ -1,7 +1,8 @@
 """Which plans a round is made of: reads both logs, writes nothing.
 
 Pure but for the views it is handed. Promises that a partition's plans begin where its written archives end (protocol rule P1), that a round
-stays within its bounds of partitions and bytes, and that a partition which cannot be planned halts only its topic. Whether a partition is
+stays within its bounds of partitions and bytes, and that a partition which cannot be planned, or whose shelves are damaged, halts only its
+topic. Whether a partition is
 due is judged from a summary of its backlog; segments are looked up for the partitions of the round only, and of those no more than the
 round takes. Must never hold the backlog of a topic in memory: it may have millions of segments.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from archiver.catalog.evidence import Gaps
-from archiver.errors import TopicHalted
+from archiver.errors import Halt, InvalidInput, TopicHalted
 from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.plan import Plan, plan_partition
 from archiver.jobs.topic_setup import TopicWork
@@ -110,7 +111,7 @@ def choose_plans(
     """Plans of every due partition (of every partition with a stable backlog if `limits.everything`), up to the limits.
 
     Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so partitions with nothing else are
-    under no limit.
+    under no limit. Raises what a view raises that may go by itself (`RetryLater`); anything else halts the topic.
     """
     planned = Planned()
     candidates: list[_Candidate] = []
@@ -119,8 +120,8 @@ def choose_plans(
             found = list(_candidates(work, intake, ledger, now_us, limits, skip))
             if any(candidate.due for candidate in found):
                 candidates.extend(candidate for candidate in found if candidate.due or candidate.gap_only)
-        except TopicHalted as halted:
-            planned.halted.append(halted)
+        except (Halt, InvalidInput) as error:
+            planned.halted.append(_halted(work.name, error))
     taken: Counter[str] = Counter()
     halted_topics = {halted.topic for halted in planned.halted}
     for candidate in sorted(candidates, key=lambda item: item.waiting_since_us):
@@ -137,11 +138,16 @@ def choose_plans(
             taken[work.name] += 1
             room = (limits.round_bytes_max - planned.raw_bytes, limits.segments_max - planned.segments)
             planned.take(_plans(candidate, _records(intake, candidate, *room), epoch), limits)
-        except TopicHalted as halted:
+        except (Halt, InvalidInput) as error:
             halted_topics.add(work.name)
-            planned.halted.append(halted)
+            planned.halted.append(_halted(work.name, error))
     planned.plans = [plan for plan in planned.plans if plan.topic not in halted_topics]
     return planned
+
+
+def _halted(topic: str, error: Halt | InvalidInput) -> TopicHalted:
+    """What keeps one topic from being planned: a damaged shelf is as much its own as a hole in its offsets."""
+    return error if isinstance(error, TopicHalted) else TopicHalted(topic, str(error))
 
 
 def _candidates(

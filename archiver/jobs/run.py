@@ -6,7 +6,10 @@ It can be killed at any step; the next run goes on from what is in the logs and 
 out; the others continue. A newer leader ends the run (`Deposed`).
 
 Each round begins with a tick of the intake log. Then, too, transactions whose time is over are aborted, because nothing behind them can be
-archived, and idempotent producers that were not heard of for `intake.producer_idle_max` are forgotten.
+archived, and idempotent producers that were not heard of for `intake.producer_idle_max` are forgotten. All three are in the log for good,
+so the time they go by is distrusted as a writer's is (`intake.accept_clock`): once the wall clock has run ahead of the time that passed
+since the `ArchiveRun` was made by more than `intake.clock_skew_max`, nothing of it is done and the run ends. What that cannot notice is a
+process that starts with a wrong clock: there is no other clock to hold it against, and whatever it says first is the reference.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ from archiver.catalog.commit import CommitOutcome, Committer
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, ConfigInvalid, Deposed, Halt, InvalidInput, NotFound, TopicHalted
+from archiver.errors import ArchiverError, ConfigInvalid, Deposed, Halt, InvalidInput, NotFound, RetryLater, TopicHalted
 from archiver.ids import IdSource, TopicId, TopicPartition
 from archiver.jobs.bundle import bundle
 from archiver.jobs.plan import Plan, PlanKey
-from archiver.jobs.positions import positions
+from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
 from archiver.jobs.report import ArchiveReport, TopicReport
@@ -36,6 +39,7 @@ from archiver.ledger.bridge import Written
 from archiver.ledger.leader import Leader
 from archiver.log.lease import Lease
 from archiver.settings import Settings
+from intake.accept_clock import AcceptClock
 from intake.backlog import Backlog
 from intake.sequencer import Sequencer
 
@@ -77,7 +81,9 @@ class ArchiveRun:
     """Archiving, on request."""
 
     def __init__(self, parts: Parts) -> None:
+        intake = parts.settings.intake
         self._parts = parts
+        self._times = AcceptClock(parts.clock, intake.clock_skew_max, intake.clock_settle)
         self._report = ArchiveReport()
         self._halted: set[str] = set()
         self._broken: set[TopicPartition] = set()
@@ -86,7 +92,8 @@ class ArchiveRun:
         """One round of what is due, or with `everything` rounds until nothing stable is left.
 
         Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or partition in `scope`, `Deposed` if a newer
-        leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached. What concerns one topic only is in the report.
+        leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached, `RetryLater` too if the clock runs ahead. What concerns
+        one topic only is in the report.
         """
         parts = self._parts
         self._report = ArchiveReport()
@@ -124,7 +131,9 @@ class ArchiveRun:
         for work in works:
             report = self._report.of(work.name)
             found = positions(intake, parts.leader.fold, work.state.topic_id)
-            report.waiting = sum(position.backlog_rows for position in found)
+            for trouble in troubles(work.name, found):
+                report.halt(trouble)
+            report.waiting, _ = whole_backlog(found)
             if report.waiting and report.state == "idle":
                 quiet, delay = work.archive.idle_max, work.archive.complete_delay_max
                 report.why = f"not due yet: after {quiet:g} s without a new record, or {delay:g} s after the first; --all archives at once"
@@ -249,10 +258,12 @@ class ArchiveRun:
     def _tick(self) -> int:
         """Read the intake log to its tail; the newest tick in it, which is appended unless there was one within `archive.tick`.
 
-        Before it, whatever has had its time is ended: transactions, and the memory of producers.
+        Before it, whatever has had its time is ended: transactions, and the memory of producers. Raises `RetryLater`, and does nothing of
+        all this, while the clock is further ahead than `intake.clock_skew_max`.
         """
         parts = self._parts
-        known_us, now_us = parts.sequencer.refresh().tick_us, parts.clock.now_us()
+        fold = parts.sequencer.refresh()
+        known_us, now_us = fold.tick_us, self._now_us(fold.newest_us)
         for ended in parts.sequencer.end_overdue(now_us):
             told = (
                 f"transaction {ended.transactional_id} of producer {ended.producer_id} (epoch {ended.epoch}) was open for "
@@ -264,6 +275,16 @@ class ArchiveRun:
         if 0 <= now_us - known_us < parts.settings.archive.tick * 1e6:
             return known_us
         return parts.sequencer.tick(now_us)
+
+    def _now_us(self, log_newest_us: int) -> int:
+        """The time, if it may enter the log."""
+        try:
+            return self._times.accept_us(log_newest_us)
+        except RetryLater as error:
+            raise RetryLater(
+                "archiving ends here: a clock that may be wrong puts no time into the intake log, aborts no transaction and forgets no "
+                f"producer: {error}"
+            ) from error
 
     def _plan(self, works: Sequence[TopicWork], intake: Backlog, limits: RoundLimits) -> Planned:
         """Plans of the round; takes a new epoch first where a path would be used twice (rule P2)."""

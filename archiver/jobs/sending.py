@@ -6,14 +6,13 @@ Promises one acknowledgement per record that was read, whatever happens in betwe
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import Queue
-from typing import Protocol
+from typing import Literal, Protocol
 
-from archiver.errors import ArchiverError, Halt, InvalidInput, OutcomeUnknown, RetryLater, TransactionFailed
+from archiver.errors import ArchiverError, Halt, InvalidInput, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
 from intake.acknowledgements import Outcome, PendingRecord
 from intake.producer import Producer
 from intake.record_json import Input
@@ -79,31 +78,35 @@ class Sending:
         """
         self._writer = writer
         self._through: Sends = through or writer
-        self._whole = True
+        self._broken: str | None = None
+        """Why the input as a whole cannot be stored: the first reason."""
         self._tell = tell
         self._timeout_s = timeout_s
         self._waiting: Queue[PendingRecord | Sent | None] = Queue(outstanding_max)
         self._closed = threading.Event()
         self._telling_failed: BaseException | None = None
 
-    def run(self, inputs: Iterable[Input], finish: Callable[[bool], None] = lambda _: None) -> None:
+    def run(self, inputs: Iterable[Input], finish: Callable[[str | None], None] = lambda _: None) -> None:
         """Send every record, call `finish`, close the writer, and tell the outcome of each, also if the input ends in an error or the run
-        is interrupted. `finish` is told whether the whole input was handed over, without an error or a record that was refused.
+        is interrupted. `finish` is told why not the whole input was handed over, or None if it was, without an error or a refused record.
 
         Raises what reading the input, `finish` or `tell` raises, and `RetryLater` if the writer has no room for long or does not finish.
         """
         teller = threading.Thread(target=self._tell_all, name="acknowledgements", daemon=True)
         teller.start()
-        ended = False
+        ended: str | None = "interrupted"
         try:
             for item in inputs:
                 self._send(item)
                 if self._telling_failed is not None:
                     break
-            ended = True
+            ended = None if self._telling_failed is None else "the acknowledgements could not be told"
+        except ArchiverError as error:
+            ended = str(error)
+            raise
         finally:
             try:
-                finish(ended and self._whole and self._telling_failed is None)
+                finish(self._broken or ended)
             finally:
                 self._close(teller)
         if self._telling_failed is not None:
@@ -121,12 +124,13 @@ class Sending:
         try:
             self._waiting.put(self._through.send(item.topic, item.record, item.partition))
         except InvalidInput as error:
-            self._whole = False
+            self._broken = self._broken or f"{item.where} was refused: {error}"
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True))
         except RetryLater as error:
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
             raise RetryLater(f"stopped at {item.where}, which was not sent, nor anything behind it: {error}") from error
         except Halt as error:
+            self._broken = self._broken or f"{item.where} was not sent: {error}"
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}"))
             raise
 
@@ -153,42 +157,70 @@ class Sending:
             return Sent(told.topic, told.partition, told.offset, told.outcome, told.error)
 
 
+@dataclass(frozen=True, slots=True)
+class EndedTransaction:
+    """What became of a transaction."""
+
+    transactional_id: str
+    outcome: Literal["committed", "aborted", "unknown"]
+    """unknown: nobody can tell whether its records count; sending them again may double them."""
+    error: str | None = None
+    """Why it is not committed."""
+
+    def to_json(self) -> dict[str, object]:
+        """The last line of `produce --transactional-id --output json`."""
+        return {"transaction": self.transactional_id, "outcome": self.outcome, "error": self.error}
+
+
 class WholeInput:
     """The producer of one run, if it has one, and its transaction: committed if the whole input is stored, else aborted."""
 
     def __init__(self, writer: IntakeWriter, transactional_id: str | None, idempotent: bool, transaction_timeout_s: float) -> None:
         """Opens what is asked for, and begins. Raises as `Producer.open`."""
-        self.aborted: str | None = None
-        """Why it was, once it was."""
+        self.ended: EndedTransaction | None = None
+        """What became of the transaction, once it was ended."""
         self.producer: Producer | None = None
         if transactional_id is not None or idempotent:
             self.producer = Producer.open(writer, transactional_id, transaction_timeout_s=transaction_timeout_s)
         if transactional_id is not None and self.producer is not None:
             self.producer.begin()
 
-    def end(self, whole: bool) -> None:
-        """Commit or abort. Raises `ProducerFenced`, and `OutcomeUnknown` if nobody knows whether it is committed."""
+    def end(self, broken: str | None) -> None:
+        """Commit, or abort if the input is `broken`. Raises `ProducerFenced`, or `OutcomeUnknown` if nobody can tell."""
         producer = self.producer
         if producer is None or producer.transactional_id is None:
             return
-        why = "the input was not read and handed over to its end"
-        if whole:
+        name, why = producer.transactional_id, broken
+        if why is None:
             try:
                 settled(producer.commit)
             except (TransactionFailed, RetryLater) as error:
                 why = str(error)
+            except ProducerFenced as error:
+                self.ended = EndedTransaction(name, "aborted", str(error))
+                raise
+            except BaseException as error:
+                self.ended = EndedTransaction(name, "unknown", str(error) or "interrupted")
+                raise
             else:
+                self.ended = EndedTransaction(name, "committed")
                 return
-        self.aborted = why
+        self.ended = EndedTransaction(name, "aborted", why)
         try:
             settled(producer.abort)
         except ArchiverError as error:
-            self.aborted = f"{why} (its time-out will abort it: {error})"
+            self.ended = EndedTransaction(name, "aborted", f"{why} (its time-out will abort it: {error})")
 
 
 def settled(end: Callable[[], None]) -> None:
-    """Commit or abort, again if the outcome is unknown or nothing was decided."""
-    for _ in range(MARKER_ATTEMPTS_MAX - 1):
-        with contextlib.suppress(RetryLater, OutcomeUnknown):
+    """Commit or abort, again if the outcome is unknown or nothing was decided. What became unknown once stays so until it is settled."""
+    doubt: OutcomeUnknown | None = None
+    undecided: RetryLater | None = None
+    for _ in range(MARKER_ATTEMPTS_MAX):
+        try:
             return end()
-    return end()
+        except OutcomeUnknown as error:
+            doubt = error
+        except RetryLater as error:
+            undecided = error
+    raise doubt or undecided or AssertionError("unreachable")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -109,6 +110,14 @@ def test_what_is_wrong_is_refused(deployment: Deployment) -> None:
     with Writer(deployment.config) as writer:
         with pytest.raises(InvalidInput, match="transaction_timeout_max = 120 s"):
             writer.producer("mover", transaction_timeout_s=121)
+        number: Any = 5
+        with pytest.raises(InvalidInput, match="a transactional id is text; 5 is of type int"):
+            writer.producer(number)
+        with pytest.raises(InvalidInput, match=r"has 0$"):
+            writer.producer("")
+        with pytest.raises(InvalidInput, match=r"has 1026$") as long:
+            writer.producer("é" * 513)
+        assert len(str(long.value)) < 150
         producer = writer.producer("mover")
         wrong: list[Callable[[], object]] = [
             lambda: producer.send("kept", b"v"),

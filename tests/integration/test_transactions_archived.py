@@ -210,6 +210,8 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
     told = deployment.cli("status").out
     assert "held back by open transactions" in told
     assert "slow-one" in told
+    assert orders["held"][0]["deadline"][:19] in told
+    assert "after its time a running writer or the next `archiver archive` aborts it" in told
 
     driver.clock.ahead_s = 61
     with caplog.at_level(logging.WARNING, logger="archiver.jobs.run"):
@@ -227,12 +229,14 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
 def test_an_overdue_transaction_needs_attention(deployment: Deployment) -> None:
     with Driver(deployment) as driver:
         driver.application.writer().close()
-        driver.clock.ahead_s = -100
-        producer(driver, "late", timeout_s=60.0).send({ORDERS: values(1)})
-        driver.clock.ahead_s = 0
+        driver.clock.ahead_s = -100  # For the writer here its time is not over, else it would abort it.
+        producer(driver, "late", timeout_s=60.0).send({ORDERS: values(1), ("orders", 1): values(2), ("clicks", 0): values(1)})
         done = deployment.cli("status", "--exit-code")
         assert done.code == 1
-        assert "waits for transaction late" in done.out
+        assert "note: transaction late (" in done.out
+        (note,) = [line for line in deployment.cli("status", "--output", "json").json()["attention"] if "late" in line]
+        assert "its time was over at 20" in note, "told once, though it holds three partitions"
+        assert "the next `archiver archive` aborts it, and opening its transactional id again does so at once" in note
 
 
 def test_idle_producers_are_forgotten_and_busy_ones_are_not(driver: Driver) -> None:

@@ -56,10 +56,18 @@ def test_text(deployment: Deployment) -> None:
         assert line in done.out, done.out
     assert done.out.count("  intake/") == 3
     assert "is needed by kept partition 0" in done.out
+    assert "3 objects condemned; the first run after cleanup.grace = 1h deletes them" in done.err
     with _at(deployment, 2.0) as driver:
         assert len(driver.application.cleaning(print).run().deleted) == 3
     assert deployment.cli("audit").code == 0
     assert [len(deployment.consume(topic)) for topic in ("orders", "clicks", "files", "kept")] == [2, 2, 2, 2]
+
+
+def test_what_is_too_young_is_told_with_the_grace(deployment: Deployment) -> None:
+    with _at(deployment, 0) as driver:
+        driver.send("files", [b"3"], 0)
+        driver.archive()
+    assert "kept in intake: 1 needed, 1 younger than cleanup.grace = 1h" in deployment.cli("clean", "--dry-run").out
 
 
 def test_a_held_lease_is_exit_code_2_and_names_its_holder(deployment: Deployment) -> None:

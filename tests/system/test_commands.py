@@ -193,14 +193,14 @@ def test_audit_finds_what_was_done_to_a_table(harm: str, deployment: Deployment,
 @pytest.mark.spark
 def test_topics(archived: Deployment) -> None:  # noqa: F811
     listed = archived.cli("topics", "list", "--output", "json").json()
-    assert list(listed) == ["topics"]
+    assert list(listed) == ["topics", "attention"]
     assert [item["topic"] for item in listed["topics"]] == ["clicks", "files", "kept", "orders"]
     for item in listed["topics"]:
         assert list(item) == ["topic", "partitions", "records", "archived", "topic_id"]
         assert item["records"] == sum(record["topic"] == item["topic"] for record in [*SENT, *MORE])
         assert item["archived"] == sum(record["topic"] == item["topic"] != "kept" for record in SENT)
     document = archived.cli("topics", "describe", "orders", "--output", "json").json()
-    assert list(document) == ["topic", "topic_id", "partitions", "settings"]
+    assert list(document) == ["topic", "topic_id", "partitions", "settings", "attention"]
     fields = ["partition", "start", "watermark", "written", "stable", "next", "backlog_rows", "backlog_bytes"]
     for item in document["partitions"]:
         assert list(item) == fields
@@ -215,7 +215,7 @@ def test_topics(archived: Deployment) -> None:  # noqa: F811
 
 
 def test_topics_create(deployment: Deployment) -> None:
-    assert deployment.cli("topics", "list", "--output", "json").json() == {"topics": []}
+    assert deployment.cli("topics", "list", "--output", "json").json() == {"topics": [], "attention": []}
     created = deployment.cli("topics", "create", "orders")
     assert (created.code, "created: 3 partitions" in created.out) == (0, True)
     again = deployment.cli("topics", "create", "orders")

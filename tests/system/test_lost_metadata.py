@@ -58,6 +58,11 @@ def test_no_metadata_store_any_more(deployment: Deployment) -> None:
     (deployment.root / "metadata.db").rename(kept)
     for command in (["produce"], ["archive", "--all"]):
         refused(deployment.cli(*command, stdin=jsonl(sample_records(1))), 1, "the metadata store is empty", "put the newest one in place")
+    for status in (deployment.cli("status", "--exit-code"), deployment.cli("status", "--exit-code", "--output", "json")):
+        assert status.code == 1, status.out
+        assert "the metadata store is empty, but the data folder holds" in status.out
+        assert "put the newest one in place" in status.out
+        assert "not created yet" not in status.out, "as if it were a new deployment"
     audit = deployment.cli("audit", "--output", "json")
     assert audit.code == 2, audit.out
     assert audit.json()["verdict"] == "unknown"

@@ -13,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archiver import Writer
+from archiver.errors import OutcomeUnknown
+from intake.producer import Producer
 from tests.support.archived import RECORD, SENT, archived, rows_of  # noqa: F401 - fixture
 from tests.support.deployment import Deployment, check_present, jsonl, text
 from tests.support.orders import order
@@ -155,18 +158,32 @@ def test_what_consume_prints_produce_takes(archived: Deployment, tmp_path: Path)
 def test_an_input_as_one_transaction(deployment: Deployment) -> None:
     done = deployment.cli("produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(SENT))
     assert done.code == 0, done.err
-    assert len(done.lines()) == len(SENT)
+    assert len(done.lines()) == len(SENT) + 1
+    assert done.lines()[-1] == {"transaction": "x", "outcome": "committed", "error": None}
     before = {topic: len(deployment.consume(topic)) for topic in ("orders", "clicks", "files", "kept")}
     assert sum(before.values()) == len(SENT)
     wrong = [*SENT[:5], {"topic": "nowhere", "value": None}, *SENT[5:7]]
     done = deployment.cli("produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(wrong))
     assert done.code == 1
-    assert "the transaction was aborted, none of its records counts" in done.err
-    assert [item["outcome"] if item["offset"] is None else "ok" for item in done.lines()] == ["ok"] * 5 + ["failed"] + ["ok"] * 2
+    why = "line 6 was refused: there is no topic 'nowhere'"
+    assert f"the transaction was aborted, none of its records counts: {why}" in done.err
+    *told, end = done.lines()
+    assert [item["outcome"] if item["offset"] is None else "ok" for item in told] == ["ok"] * 5 + ["failed"] + ["ok"] * 2
+    assert (end["transaction"], end["outcome"]) == ("x", "aborted")
+    assert end["error"].startswith(why)
+    done = deployment.cli("produce", "--transactional-id", "x", stdin=jsonl(wrong))
+    assert (done.code, done.out) == (1, "0 stored, 7 sent and aborted, 1 refused\n")
     done = deployment.cli("produce", "--transactional-id", "x", stdin=jsonl(SENT[:3]) + "no record\n")
-    assert done.code == 3
+    assert (done.code, done.out) == (3, "0 stored, 3 sent and aborted\n")
+    assert "none of its records counts: line 4: this is no JSON" in done.err
     assert {topic: len(deployment.consume(topic)) for topic in before} == before
     assert deployment.cli("produce", "--transactional-id", "", stdin="").code == 3
+    done = deployment.cli("produce", "--transactional-id", "x" * 2000, stdin="")
+    assert done.code == 3
+    assert "has 2000" in done.err
+    assert len(done.err) < 200
+    done = deployment.cli("produce", "--transactional-id", "x", "--idempotent", stdin=jsonl(SENT))
+    assert (done.code, done.out) == (0, f"{len(SENT)} stored and in the log\n")
 
 
 def test_a_transaction_with_a_record_that_failed_is_aborted(tmp_path: Path) -> None:
@@ -176,7 +193,23 @@ def test_a_transaction_with_a_record_that_failed_is_aborted(tmp_path: Path) -> N
     )
     assert done.code == 1
     assert "the transaction was aborted" in done.err
+    assert done.lines()[-1]["outcome"] == "aborted"
     assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
+
+
+def test_a_commit_of_unknown_outcome_is_told_as_such(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records are stored, but no answer to the marker ever comes back."""
+
+    def commit(_: Producer) -> None:
+        raise OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(Producer, "commit", commit)
+    done = deployment.cli("produce", "--transactional-id", "x", "--output", "json", stdin=jsonl(SENT[:3]))
+    assert (done.code, len(done.lines())) == (2, 4)
+    assert done.lines()[-1] == {"transaction": "x", "outcome": "unknown", "error": "no answer"}
+    done = deployment.cli("produce", "--transactional-id", "x", stdin=jsonl(SENT[:3]))
+    assert (done.code, done.out) == (2, "3 sent; nobody can tell whether they are committed\n")
+    assert "no answer" in done.err
 
 
 def test_a_run_with_a_producer_of_its_own(deployment: Deployment) -> None:
@@ -197,6 +230,25 @@ def test_large_records_by_default(deployment: Deployment) -> None:
 
 
 # consume
+
+
+def test_offsets_that_wait_for_a_transaction_are_said(deployment: Deployment) -> None:
+    deployment.produce([{"topic": "kept", "value": text(b"before")}])
+    assert deployment.cli("consume", "--topic", "kept").err == ""
+    with Writer(deployment.config) as writer:
+        producer = writer.producer("slow")
+        producer.begin()
+        producer.send("kept", b"within").result(30)
+        deployment.produce([{"topic": "kept", "value": text(b"behind")}])
+        told = "2 offsets of topic kept wait for open transactions; --uncommitted shows them\n"
+        done = deployment.cli("consume", "--topic", "kept")
+        assert (done.code, len(done.lines()), done.err) == (0, 1, told)
+        assert deployment.cli("consume", "--topic", "kept", "--max", "1").err == "", "it was not read that far"
+        done = deployment.cli("consume", "--topic", "kept", "--uncommitted")
+        assert (len(done.lines()), done.err) == (3, "")
+        producer.commit()
+    done = deployment.cli("consume", "--topic", "kept")
+    assert (len(done.lines()), done.err) == (3, "")
 
 
 @pytest.mark.spark

@@ -9,12 +9,16 @@ import os
 import signal
 import sys
 import termios
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from archiver.cli.stopping import Stop, stoppable
 from tests.support.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.processes import Command, alive, until
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
@@ -83,9 +87,10 @@ def test_a_producer_that_is_stopped_at_a_slow_pipe(number: signal.Signals, deplo
     if number == signal.SIGKILL:
         assert code == -number
     else:
-        assert code == 0, "stopping is the end of the input, and everything went well"
+        assert code == 130, "there might have been more to read"
         assert len(told) == FIRST + SECOND, "what was read is acknowledged"
-        assert f"stopped by {number.name}" in "".join(command.err)
+        said = f"stopped by {number.name}: 80 records were read and acknowledged; the rest of the input was not read\n"
+        assert "".join(command.err) == said
         assert "Traceback" not in "".join(command.err)
     again = deployment.produce(sent[:6])
     check_present(deployment, [*sent[: len(told)], *sent[:6]], [*told, *again])
@@ -102,9 +107,55 @@ def test_a_producer_is_stopped_in_the_middle_of_a_flush(number: signal.Signals, 
         command.signal(number)
         code = command.wait()
     told = acknowledged(command)
-    assert (code, len(told)) == (0, FIRST), command.err
+    assert (code, len(told)) == (130, FIRST), command.err
+    assert f"stopped by {number.name}: 60 records were read and acknowledged" in "".join(command.err)
     assert stored(deployment) == FIRST
     check_present(deployment, sent, told)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_producer_of_a_file_is_stopped_before_its_end(form: str, tmp_path: Path) -> None:
+    """The queue is small and waits for an hour, so that the file cannot be read to its end."""
+    small = dict.fromkeys(("delay_max_bytes", "queue_bytes_max", "record_bytes_max"), 4000)
+    deployment = Deployment(tmp_path / "d", overrides={"intake": {"delay_max": "1h", **small}})
+    path = deployment.root / "input"
+    count = 20_000
+    if form == "jsonl":
+        path.write_text('{"topic": "kept", "value": "dmFsdWU="}\n' * count)
+    else:
+        pq.write_table(pa.table({"topic": ["kept"] * count, "value": [b"value"] * count}), path)
+    with Command(
+        deployment, "produce", "--input", str(path), "--format", form, "--output", "json", scratch=tmp_path / "scratch"
+    ) as command:
+        until("the first are acknowledged", lambda: len(command.out) > 0)
+        command.signal(signal.SIGTERM)
+        code = command.wait()
+    told = acknowledged(command)
+    assert (code, command.err) == (
+        130,
+        [f"stopped by SIGTERM: {len(told):,} records were read and acknowledged; the rest of the input was not read\n"],
+    )
+    assert [item["offset"] for item in told] == list(range(len(told)))
+    assert len(told) == stored(deployment) < count
+
+
+def test_an_input_that_was_at_its_end_is_not_cut(tmp_path: Path) -> None:
+    """A signal between its last byte and its end changes nothing."""
+    path = tmp_path / "input"
+    path.write_text(jsonl(sample_records(FIRST)))
+    stop = Stop()
+    with path.open("rb") as source, closing(stop):
+        stream, ends_itself = stoppable(source, stop)
+        stop.ask(signal.SIGTERM)
+        assert stream.read() == b""
+        assert (ends_itself, stop.cut) == (True, True)
+    stop = Stop()
+    with path.open("rb") as source, closing(stop):
+        stream, _ = stoppable(source, stop)
+        assert len(stream.read(path.stat().st_size)) == path.stat().st_size
+        stop.ask(signal.SIGTERM)
+        assert stream.read() == b""
+        assert not stop.cut
 
 
 def test_a_stopped_transaction_is_aborted(deployment: Deployment, tmp_path: Path) -> None:
@@ -114,8 +165,10 @@ def test_a_stopped_transaction_is_aborted(deployment: Deployment, tmp_path: Path
         until("they are acknowledged", lambda: len(command.out) >= FIRST)
         command.signal(signal.SIGTERM)
         code = command.wait()
-    assert code == 1
-    assert "the transaction was aborted" in "".join(command.err)
+    assert code == 130
+    assert "the transaction was aborted, none of its records counts: stopped by SIGTERM\n" in command.err
+    assert len(command.out) == FIRST + 1
+    assert json.loads(command.out[-1]) == {"transaction": "x", "outcome": "aborted", "error": "stopped by SIGTERM"}
     assert all(deployment.consume(topic) == [] for topic in ("orders", "clicks", "files", "kept"))
     assert len(deployment.produce(sent)) == FIRST
 

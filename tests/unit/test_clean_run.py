@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from archiver import failpoints
-from archiver.errors import Deposed, Halt, LeaseHeld, OutcomeUnknown, RetryLater
+from archiver.errors import Corrupted, Deposed, Halt, LeaseHeld, OutcomeUnknown, RetryLater
 from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
 from archiver.log.lease import MemoryLease
@@ -23,6 +23,7 @@ from reconcile.pin import oldest_pin
 from reconcile.vacuum import needed_files
 from tests.support.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
 from tests.support.faulty_objects import ObjectFault
+from tests.support.unread_shelves import UnreadShelves
 
 POINTS = [name for name in failpoints.NAMES if name.startswith(("condemn.", "intake.delete.", "deleted."))]
 
@@ -373,3 +374,38 @@ def test_a_run_that_stops_at_any_step_is_finished_by_the_next(name: str, action:
     lines = vacuumed.topic_lines(intake, vacuumed.ledger())
     assert set(needed_files(intake, lines).sure) == set(keys[3:])
     assert oldest_pin(intake, lines) is not None
+
+
+@pytest.mark.parametrize("readable", [0, 1], ids=["from the start", "only before the barrier"])
+def test_a_shelf_that_cannot_be_read_keeps_every_file_of_every_topic(readable: int) -> None:
+    vacuumed, keys = archived()
+    vacuumed.topic("b")
+    vacuumed.clean()
+    vacuumed.file(Run("b"))
+    stray = vacuumed.upload()
+    vacuumed.later()
+    vacuumed.superseded = ["checkpoint/old", "shelf/old"]
+    told = vacuumed.control_log.tail()
+    run, looks = vacuumed.cleaning(), 0
+    whole = run._parts.intake
+
+    def intake() -> Backlog:
+        nonlocal looks
+        looks += 1
+        if looks <= readable:
+            return whole()
+        return UnreadShelves({tp_of(vacuumed, "b"): Corrupted("shelf is damaged")}).shelve(whole().fold)
+
+    object.__setattr__(run._parts, "intake", intake)
+    report = run.run()
+    assert report.doubted
+    assert [(topic["topic"], topic["doubted"]) for topic in report.topics] == [("b", True)]
+    assert "shelf is damaged" in str(report.topics[0]["why"])
+    assert (report.condemned, report.findings) == ([], [])
+    if readable:
+        assert report.deleted == keys[:2], "the shelf was whole when it was told that nobody needs them"
+        return
+    assert (report.deleted, report.barrier_ms, vacuumed.control_log.tail()) == ([], None, told)
+    assert set(vacuumed.keys()) >= {*keys, stray}
+    again = vacuumed.clean()
+    assert (again.deleted, again.condemned) == (keys[:2], [stray, "checkpoint/old", "shelf/old"])

@@ -112,6 +112,7 @@ def test_parquet_rows() -> None:
     ("columns", "why"),
     [
         ({"key": VALUES}, "column 'value' is missing"),
+        ({"value": VALUES, "sequence": [1, 2]}, "column 'sequence' is given by the producer of the run"),
         ({"value": VALUES, "offset": [1, 2]}, "column 'offset' is given by the intake log"),
         ({"value": VALUES, "from": ["a", "b"]}, "unknown column 'from'"),
         ({"value": ["a", "b"]}, "column 'value' is of type string; it must be binary"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from archiver.errors import Corrupted
 from archiver.ids import TopicId
 from archiver.telemetry import METRICS
 from reconcile.lines import TopicLine
 from reconcile.pin import Pin, metrics_of, oldest_pin
-from tests.support.cleaning import NOW_US, Run, Vacuumed, stamps
+from tests.support.cleaning import NOW_US, Run, Vacuumed, stamps, tp_of
+from tests.support.unread_shelves import UnreadShelves
 
 
 def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> Pin | None:
@@ -96,6 +98,7 @@ def test_a_retained_snapshot_a_doubt_and_a_topic_that_keeps_everything_are_told_
         return pin.why
 
     assert why(watermarks=(1, 1)).startswith("archived, but a retained snapshot of its table ends at offset 0;")
+    assert "(archive.snapshots_max, archive.snapshots_age)" in why(watermarks=(1, 1))
     assert why(why="the topic has archive kind none") == "nothing of it is deleted: the topic has archive kind none"
     assert why(why="rolled back", doubted=True) == "nothing is deleted on doubt: rolled back"
 
@@ -106,3 +109,15 @@ def test_the_metric_names_the_partition() -> None:
     assert found == {'archiver_intake_pinned_age_seconds{topic="a.b",partition="3"}': 5.0}
     assert metrics_of(None, NOW_US) == {"archiver_intake_pinned_age_seconds": 0.0}
     assert all(name.partition("{")[0] in METRICS for name in found)
+
+
+def test_partitions_that_cannot_be_looked_up_are_passed_over() -> None:
+    vacuumed, keys = two()
+    intake = vacuumed.backlog()
+    lines = vacuumed.topic_lines(intake, vacuumed.ledger())
+    shelves = UnreadShelves({tp_of(vacuumed, name, number): Corrupted("damaged") for name, number in (("a", 1), ("b", 0))})
+    pin = oldest_pin(shelves.shelve(intake.fold), lines)
+    assert pin is not None
+    assert (pin.topic, pin.partition, pin.key) == ("a", 0, keys[1])
+    shelves.errors[tp_of(vacuumed, "a", 0)] = Corrupted("damaged")
+    assert oldest_pin(shelves.shelve(vacuumed.backlog().fold), lines) is None

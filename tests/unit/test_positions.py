@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.jobs.positions import positions
+from archiver.errors import Corrupted, RetryLater
+from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from intake.backlog import Backlog
@@ -13,6 +15,7 @@ from intake.fold import IntakeFold
 from intake.record_json import parse_time
 from tests.support.intake_entries import Run, declared, named, topic_id_of
 from tests.support.transaction_entries import HOUR_US, TransactionEntries
+from tests.support.unread_shelves import UnreadShelves
 
 ONE = topic_id_of(1)
 SEGMENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12)
@@ -61,3 +64,29 @@ def test_the_oldest_open_transaction_is_what_holds_a_partition_back() -> None:
     second.end(commit=True)
     assert held() == [None, None]
     assert [(item.stable, item.backlog_rows) for item in positions(Backlog(fold), ledger, ONE)] == [(10, 8), (1, 1)]
+
+
+def test_what_a_damaged_shelf_hides_is_said_and_everything_else_is_told() -> None:
+    fold, ledger = IntakeFold(), LedgerFold()
+    fold.apply(0, declared(1, "one", 4))
+    fold.apply(1, named("intake/a", [Run(ONE, number, rows=3, raw_bytes=30) for number in range(4)]))
+    damaged = Corrupted("shelf is damaged")
+    shelves = UnreadShelves({(ONE, 0): damaged, (ONE, 2): damaged, (ONE, 3): Corrupted("shelf is gone")})
+    view = shelves.shelve(fold)
+    fold.apply(2, named("intake/b", [Run(ONE, 0, rows=2)]))
+    found = positions(view, ledger, ONE)
+    assert [(item.stable, item.next, item.written) for item in found] == [(5, 5, 0), (3, 3, 0), (3, 3, 0), (3, 3, 0)]
+    assert [(item.backlog_rows, item.backlog_bytes) for item in found] == [(None, None), (3, 30), (None, None), (None, None)]
+    assert whole_backlog(found) == (None, None)
+    assert whole_backlog(found[1:2]) == (3, 30)
+    assert troubles("one", found) == [
+        "topic one partitions 0, 2: the backlog cannot be told: shelf is damaged",
+        "topic one partition 3: the backlog cannot be told: shelf is gone",
+    ]
+    ledger.topics[ONE] = TopicLedger(ONE, watermarks={0: 3, 2: 3, 3: 3})
+    archived = positions(view, ledger, ONE)
+    assert [item.backlog_rows for item in archived] == [2, 3, 0, 0], "what is archived is not looked up"
+    assert troubles("one", archived) == []
+    shelves.errors[ONE, 1] = RetryLater("no answer")
+    with pytest.raises(RetryLater):
+        positions(view, ledger, ONE)

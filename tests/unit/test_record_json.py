@@ -103,6 +103,7 @@ def test_times(time: str, expected: int) -> None:
         ("[]", "a record is a JSON object, this is a list"),
         ('{"topic": "t", "value": null, "offset": 3}', "'offset' is given by the intake log"),
         ('{"topic": "t", "value": null, "offset": null}', "'offset' is given by the intake log"),
+        ('{"topic": "t", "value": null, "sequence": 3}', "'sequence' is given by the producer of the run .--idempotent.; leave it out"),
         ('{"topic": "t", "value": null, "ingest_timestamp": null}', "unknown field 'ingest_timestamp'; the fields are topic, partition"),
         ('{"topic": "t", "value": null, "value": "aw=="}', "the field 'value' is there twice"),
         ('{"topic": "t"}', "the field 'value' is missing"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from archiver.errors import Corrupted, NotFound, RetryLater
 from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.plan import Plan
 from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, path_used, valid_through_us
@@ -20,12 +21,13 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import KilledFile, TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.settings import ArchiveSettings
-from intake.backlog import Backlog
+from intake.backlog import Backlog, BacklogSummary, summed
 from intake.fold import IntakeFold, TopicState
 from intake.segments import SegmentRef
 from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
 from tests.support.segments import segment
 from tests.support.transaction_entries import TransactionEntries
+from tests.support.unread_shelves import UnreadShelves
 
 S = 1_000_000
 NOW = 1_000 * S
@@ -434,3 +436,37 @@ def test_gaps_alone_have_no_path() -> None:
 
 def test_no_path_is_used_in_an_empty_ledger() -> None:
     assert not path_used(TopicLedger(ONE), plan_of(0, 5))
+
+
+# shelves that cannot be read
+
+
+class FootersOnly(UnreadShelves):
+    """Sums are known from the index, rows are damaged."""
+
+    def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        return summed(self.kept[tp], start)
+
+
+@pytest.mark.parametrize("error", [Corrupted("shelf is damaged"), NotFound("no such shelf")])
+@pytest.mark.parametrize("kind", [UnreadShelves, FootersOnly])
+@pytest.mark.parametrize("limits", [ALL, DUE])
+def test_a_shelf_that_cannot_be_read_halts_only_its_topic(kind: type[UnreadShelves], error: Corrupted, limits: RoundLimits) -> None:
+    logs = Logs()
+    logs.file(*(Run(ONE, number, accept_max_us=0) for number in range(3)), Run(TWO, 0, accept_max_us=5), Run(TWO, 1, accept_max_us=5))
+    logs.backlog = kind({(ONE, 1): error}).shelve(logs.intake)
+    planned = logs.choose(limits)
+    assert places(planned) == [("two", 0, 0, 1), ("two", 1, 0, 1)], "also not the partitions of the topic that came before it"
+    assert [(halted.topic, halted.why) for halted in planned.halted] == [("one", str(error))]
+    logs.archived(ONE, p1=1)
+    planned = logs.choose(limits)
+    assert not planned.halted, "what is archived is not looked up"
+    assert len(planned.plans) == 4
+
+
+def test_a_store_that_cannot_be_reached_is_no_halt() -> None:
+    logs = Logs()
+    logs.file(Run(ONE, 0), Run(TWO, 0))
+    logs.backlog = UnreadShelves({(ONE, 0): RetryLater("no answer")}).shelve(logs.intake)
+    with pytest.raises(RetryLater, match="no answer"):
+        logs.choose()

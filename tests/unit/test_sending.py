@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import Halt, InvalidInput, NotFound, OutcomeUnknown, RecordRefused, RetryLater
-from archiver.jobs.sending import MARKER_ATTEMPTS_MAX, Sending, Sent, settled
+from archiver.errors import Halt, InvalidInput, NotFound, OutcomeUnknown, ProducerFenced, RecordRefused, RetryLater, TransactionFailed
+from archiver.jobs.sending import MARKER_ATTEMPTS_MAX, EndedTransaction, Sending, Sent, WholeInput, settled
 from intake.acknowledgements import OK, PendingRecord, Verdict
 from intake.record_json import Input
 from intake.records import Record
@@ -225,22 +225,28 @@ def test_the_first_error_of_the_teller_is_not_swallowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "whole"), [(None, True), (NotFound("no such topic"), False), (RetryLater("no room"), False), (Halt("fenced"), False)]
+    ("error", "broken"),
+    [
+        (None, None),
+        (NotFound("no such topic"), "line 2 was refused: no such topic"),
+        (RetryLater("no room"), "stopped at line 2, which was not sent, nor anything behind it: no room"),
+        (Halt("fenced"), "line 2 was not sent: fenced"),
+    ],
 )
-def test_the_end_is_told_whether_the_whole_input_was_handed_over(error: Exception | None, whole: bool) -> None:
+def test_the_end_is_told_why_not_the_whole_input_was_handed_over(error: Exception | None, broken: str | None) -> None:
     writer = StubWriter()
     if error is not None:
         writer.errors[1] = error
     told: list[Sent] = []
-    ends: list[tuple[bool, int]] = []
+    ends: list[tuple[str | None, int]] = []
     stub: Any = writer
     run = Sending(stub, told.append, 1).run
     if isinstance(error, RetryLater | Halt):
         with pytest.raises(type(error)):
-            run(inputs(3), lambda is_whole: ends.append((is_whole, writer.closed)))
+            run(inputs(3), lambda why: ends.append((why, writer.closed)))
     else:
-        run(inputs(3), lambda is_whole: ends.append((is_whole, writer.closed)))
-    assert ends == [(whole, 0)], "once, before the writer is closed"
+        run(inputs(3), lambda why: ends.append((why, writer.closed)))
+    assert ends == [(broken, 0)], "once, before the writer is closed"
     assert writer.closed == 1
     assert [sent.outcome for sent in told][1] == ("ok" if error is None else "failed")
 
@@ -250,7 +256,7 @@ def test_an_end_that_fails_still_closes_and_tells() -> None:
     told: list[Sent] = []
     stub: Any = writer
 
-    def fail(_: bool) -> None:
+    def fail(_: str | None) -> None:
         raise Halt("fenced")
 
     with pytest.raises(Halt, match="fenced"):
@@ -291,3 +297,109 @@ def test_a_transaction_is_not_ended_for_ever() -> None:
     with pytest.raises(OutcomeUnknown):
         settled(end)
     assert len(calls) == MARKER_ATTEMPTS_MAX
+
+
+@pytest.mark.parametrize("order", [(0, 1, 1), (1, 0, 1), (0, 0, 1)])
+def test_what_became_unknown_is_not_taken_for_undecided_later(order: tuple[int, ...]) -> None:
+    errors = iter([(OutcomeUnknown("who knows"), RetryLater("no answer"))[kind] for kind in order])
+
+    def end() -> None:
+        raise next(errors)
+
+    with pytest.raises(OutcomeUnknown):
+        settled(end)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (InvalidInput("line 3: no JSON"), "line 3: no JSON"),
+        (KeyboardInterrupt(), "interrupted"),
+        (BrokenPipeError(), "interrupted"),
+    ],
+)
+def test_the_end_is_told_why_the_input_broke_off(error: BaseException, why: str) -> None:
+    def items() -> Iterator[Input]:
+        yield from inputs(2)
+        raise error
+
+    ends: list[str | None] = []
+    stub: Any = StubWriter()
+    with pytest.raises(type(error)):
+        Sending(stub, lambda _: None, 1).run(items(), ends.append)
+    assert ends == [why]
+
+
+def test_the_first_reason_counts() -> None:
+    writer = StubWriter()
+    writer.errors |= {1: NotFound("no such topic"), 2: RecordRefused("too large")}
+    ends: list[str | None] = []
+    stub: Any = writer
+    Sending(stub, lambda _: None, 1).run(inputs(4), ends.append)
+    assert ends == ["line 2 was refused: no such topic"]
+
+
+class StubProducer:
+    """Ends a transaction with the errors of the test, one per call; then well."""
+
+    transactional_id = "x"
+
+    def __init__(self, commits: Sequence[BaseException] = (), aborts: Sequence[BaseException] = ()) -> None:
+        self._errors = {"commit": list(commits), "abort": list(aborts)}
+        self.ends: list[str] = []
+
+    def commit(self) -> None:
+        self._end("commit")
+
+    def abort(self) -> None:
+        self._end("abort")
+
+    def _end(self, what: str) -> None:
+        if self._errors[what]:
+            raise self._errors[what].pop(0)
+        self.ends.append(what)
+
+
+def ended(producer: StubProducer, broken: str | None) -> EndedTransaction | None:
+    """What `WholeInput` says of a transaction of that producer."""
+    whole = WholeInput.__new__(WholeInput)
+    stub: Any = producer
+    whole.producer, whole.ended = stub, None
+    try:
+        whole.end(broken)
+    except (OutcomeUnknown, ProducerFenced, KeyboardInterrupt):
+        pass
+    return whole.ended
+
+
+UNKNOWN = OutcomeUnknown("who knows")
+LATER = RetryLater("no answer")
+
+
+@pytest.mark.parametrize(
+    ("commits", "broken", "outcome", "error", "ends"),
+    [
+        ([], None, "committed", None, ["commit"]),
+        ([UNKNOWN, LATER], None, "committed", None, ["commit"]),
+        ([], "stopped by SIGTERM", "aborted", "stopped by SIGTERM", ["abort"]),
+        ([TransactionFailed("a record failed")], None, "aborted", "a record failed", ["abort"]),
+        ([LATER] * MARKER_ATTEMPTS_MAX, None, "aborted", "no answer", ["abort"]),
+        ([ProducerFenced("fenced")], None, "aborted", "fenced", []),
+        ([UNKNOWN] * MARKER_ATTEMPTS_MAX, None, "unknown", "who knows", []),
+        ([UNKNOWN, LATER, LATER], None, "unknown", "who knows", []),
+        ([KeyboardInterrupt()], None, "unknown", "interrupted", []),
+    ],
+)
+def test_a_transaction_is_told_as_what_it_is(
+    commits: list[BaseException], broken: str | None, outcome: str, error: str | None, ends: list[str]
+) -> None:
+    producer = StubProducer(commits)
+    found = ended(producer, broken)
+    assert found is not None
+    assert found.to_json() == {"transaction": "x", "outcome": outcome, "error": error}
+    assert producer.ends == ends
+
+
+def test_an_abort_that_fails_is_left_to_the_time_out() -> None:
+    found = ended(StubProducer(aborts=[LATER] * MARKER_ATTEMPTS_MAX), "line 2 was refused: too large")
+    assert found == EndedTransaction("x", "aborted", "line 2 was refused: too large (its time-out will abort it: no answer)")

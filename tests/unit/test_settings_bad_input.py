@@ -65,8 +65,11 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "duration in sixties": (LEAST + "intake: {delay_max: 1:30}", "'1:30' is not a duration"),
     "duration too long": (
         LEAST + "intake: {delay_max: 2h}",
-        "line 4: intake.delay_max: '2h' does not fit: input should be less than or equal to 3600",
+        "line 4: intake.delay_max: '2h' does not fit: it must be at most 1h",
     ),
+    "duration too short": (LEAST + "cleanup: {grace: 30}", "cleanup.grace: 30 does not fit: it must be at least 1m"),
+    "duration of nothing": (LEAST + "intake: {close_timeout: 0s}", "intake.close_timeout: '0s' does not fit: it must be more than 0s"),
+    "duration of one topic": (TOPIC + "    archive: {idle_max: 31d}", "archive.idle_max: '31d' does not fit: it must be at most 30d"),
     "duration without end": (LEAST + f"intake: {{delay_max: {'9' * 400}}}", "is not a duration"),
     "bad size": (
         LEAST + "intake: {delay_max_bytes: big}",
@@ -79,7 +82,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "part of a byte": (LEAST + "intake: {delay_max_bytes: 1.5B}", "'1.5B' is not a whole number of bytes"),
     "size zero": (
         LEAST + "archive: {max_bytes: 0}",
-        "line 4: archive.max_bytes: 0 does not fit: input should be greater than or equal to 1",
+        "line 4: archive.max_bytes: 0 does not fit: it must be at least 1B",
     ),
     "size below never": (LEAST + "archive: {min_bytes: -2}", "archive.min_bytes: -2 is not a size"),
     "record larger than the queue": (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.settings_types import parse_duration, parse_size
+from archiver.settings_types import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,25 @@ def test_neither_a_duration_nor_a_size(bad: object) -> None:
 def test_whole_milliseconds_and_bytes_are_exact(number: int) -> None:
     assert parse_duration(f"{number}ms") == pytest.approx(number / 1000, abs=1e-9)
     assert parse_size(f"{number}KiB") == number * 1024
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0s"), (0.2, "200ms"), (1.5, "1500ms"), (60, "1m"), (90, "90s"), (3600.0, "1h"), (604800, "7d"), (0.0005, "0.5ms")],
+)
+def test_durations_are_written_as_they_are_read(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0B"), (7, "7B"), (15_000_000, "15MB"), (2**27, "128MiB"), (2**31, "2GiB"), (1025, "1025B")]
+)
+def test_sizes_are_written_as_they_are_read(count: int, text: str) -> None:
+    assert format_size(count) == text
+    assert parse_size(text) == count
+
+
+@given(st.integers(0, 2**50))
+def test_no_size_is_rounded(count: int) -> None:
+    assert parse_size(format_size(count)) == count
