@@ -14,7 +14,9 @@ from typing import Final
 
 from archiver.errors import Halt
 
-_TEXT: Final = re.compile(rb"([0-9]{20})\n")
+_TEXT: Final = re.compile(rb"([0-9]{20}) \1\n")
+"""The number stands there twice: another process may read while one writes, and a mixture of two numbers must say nothing."""
+_TEXT_BYTES: Final = 42
 
 
 class TailWitness:
@@ -42,7 +44,7 @@ class TailWitness:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if self._stated() < tail:
-                os.pwrite(self._file, b"%020d\n" % tail, 0)
+                os.pwrite(self._file, b"%020d %020d\n" % (tail, tail), 0)
         except OSError:
             self.close()
 
@@ -55,7 +57,7 @@ class TailWitness:
     def _stated(self) -> int:
         """What the file says; 0 if that is nothing."""
         try:
-            text = self._path.read_bytes() if self._file is None else os.pread(self._file, 21, 0)
+            text = self._path.read_bytes() if self._file is None else os.pread(self._file, _TEXT_BYTES, 0)
         except OSError:
             return 0
         match = _TEXT.fullmatch(text)

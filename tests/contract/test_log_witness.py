@@ -26,7 +26,7 @@ def test_a_copy_that_lost_one_entry_takes_none(tmp_path: Path) -> None:
     log_of(path, 3).close()
     shutil.copy(path, tmp_path / "copy.db")
     log_of(path, 1).close()
-    assert (tmp_path / "metadata.db.intake.tail").read_text() == f"{4:020}\n"
+    assert (tmp_path / "metadata.db.intake.tail").read_text() == f"{4:020} {4:020}\n"
     path.unlink()
     shutil.copy(tmp_path / "copy.db", path)
     store = log_of(path)
@@ -41,13 +41,13 @@ def test_a_copy_that_lost_one_entry_takes_none(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("text", [b"", b"\0" * 21, b"4\n", b"99999999999999999999", b"0000000000000000000x\n"])
+@pytest.mark.parametrize("text", [b"", b"\0" * 42, b"4 4\n", b"9" * 20 + b"\n", b"%020d %020d\n" % (299, 200), b"%020d %020d" % (9, 9)])
 def test_a_garbled_note_says_nothing(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "metadata.db"
     log_of(path, 2).close()
     (tmp_path / "metadata.db.intake.tail").write_bytes(text)
     log_of(path, 1).close()
-    assert (tmp_path / "metadata.db.intake.tail").read_bytes()[:21] == b"%020d\n" % 3
+    assert (tmp_path / "metadata.db.intake.tail").read_bytes()[:42] == b"%020d %020d\n" % (3, 3)
 
 
 def test_it_never_goes_back_and_outlives_trimming(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_it_never_goes_back_and_outlives_trimming(tmp_path: Path) -> None:
     slow = TailWitness(tmp_path / "metadata.db.intake.tail")
     slow.note(2)  # of a process that was paused between its commit and its note
     slow.close()
-    assert (tmp_path / "metadata.db.intake.tail").read_text() == f"{6:020}\n"
+    assert (tmp_path / "metadata.db.intake.tail").read_text() == f"{6:020} {6:020}\n"
     store.close()
 
 
