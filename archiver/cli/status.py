@@ -16,6 +16,7 @@ from archiver.jobs.restored import check_log_is_newest
 from archiver.settings import TopicSettings
 from intake.backlog import Backlog
 from intake.record_json import format_time
+from reconcile.pin import metrics_of
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
@@ -76,6 +77,7 @@ def _document(app: Application) -> dict[str, object]:
         "control_log": {"floor": app.control_log.floor(), "tail": ledger.next_index},
         "topics": topics,
         "pinned": None if pin is None else pin.to_json(now_us),
+        "metrics": metrics_of(pin, now_us),
         "attention": attention,
     }
 

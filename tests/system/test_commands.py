@@ -254,8 +254,12 @@ def test_tables_that_are_not_there(deployment: Deployment) -> None:
 @pytest.mark.spark
 def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: F811
     document = archived.cli("status", "--output", "json").json()
-    fields = ["cluster", "cluster_id", "data", "leader", "epoch", "intake_log", "control_log", "topics", "pinned", "attention"]
+    fields = ["cluster", "cluster_id", "data", "leader", "epoch", "intake_log", "control_log", "topics", "pinned", "metrics", "attention"]
     assert list(document) == fields
+    pinned = document["pinned"]
+    ((name, age_s),) = document["metrics"].items()
+    assert name == f'archiver_intake_pinned_age_seconds{{topic="{pinned["topic"]}",partition="{pinned["partition"]}"}}'
+    assert age_s > 0
     assert (document["cluster"], document["epoch"], document["leader"], document["attention"]) == ("test", 1, None, [])
     for item in document["topics"]:
         assert list(item) == ["topic", "records", "archived", "backlog_rows", "backlog_bytes", "pending_archives", "held"]
