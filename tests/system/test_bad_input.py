@@ -88,7 +88,11 @@ def test_failpoints_need_both(tmp_path: Path) -> None:
     assert armed.run("status", armed="").code == 0
 
 
-def test_unreadable_descriptor_set(filled: tuple[Deployment, list[Any]]) -> None:
+@pytest.mark.spark
+def test_unreadable_descriptor_set(
+    filled: tuple[Deployment, list[Any]],
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
     deployment, acknowledged = filled
     good = (deployment.root / "shop.binpb").read_bytes()
     for bad, words in ((b"\xff\x00 no descriptor", ("shop.binpb",)), (None, ("shop.binpb",))):
@@ -102,7 +106,11 @@ def test_unreadable_descriptor_set(filled: tuple[Deployment, list[Any]]) -> None
     check_present(deployment, SENT, acknowledged)
 
 
-def test_message_not_in_the_descriptor_set(filled: tuple[Deployment, list[Any]]) -> None:
+@pytest.mark.spark
+def test_message_not_in_the_descriptor_set(
+    filled: tuple[Deployment, list[Any]],
+    spark_session: SparkSession,  # noqa: F811
+) -> None:
     deployment, acknowledged = filled
     document = deployment.document()
     document["topics"][0]["value"]["message"] = "shop.Ordre"
