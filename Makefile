@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast sweep sweep-log simulate mutants check format docs proto lock bench bench-refine bench-writer bench-log bench-intake clean java
+.PHONY: help setup demo test test-fast sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit clean java dist screenshots
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -19,7 +19,7 @@ setup: $(INSTALLED)  ## Create .venv from the lock, with the command at .venv/bi
 # Exactly the lock: a change of it begins a new environment.
 $(LOCKED): requirements/build.lock requirements/dev.lock
 	@$(PYTHON) scripts/check_python.py
-	@echo "installing what the lock names into $(VENV); this takes one or two minutes"
+	@echo "installing what the lock names into $(VENV); this takes one to three minutes"
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps -r requirements/build.lock
 	$(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation -r requirements/dev.lock
@@ -38,14 +38,15 @@ demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
 	@$(BIN)/archiver demo
 
 test: java $(INSTALLED)  ## Run every test (needs Java)
-	@$(BIN)/python -m pytest --durations=15
+	@$(BIN)/python -m pytest --durations=15 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(INSTALLED)  ## Run the tests that need neither Java nor much time
 	@$(BIN)/python -m pytest -m "not spark and not slow"
 
 sweep: $(INSTALLED)  ## Run the long sweeps whole, of which make test runs a share
-	@ARCHIVER_HISTORY_SEEDS=150 ARCHIVER_FLIP_SHARE=1 $(BIN)/python -m pytest --timeout=3600 \
-		tests/integration/test_random_histories.py tests/integration/test_altered_archive.py
+	@ARCHIVER_HISTORY_SEEDS=150 ARCHIVER_FLIP_SHARE=1 ARCHIVER_SCHEMA_SEEDS=50 $(BIN)/python -m pytest --timeout=3600 \
+		tests/integration/test_random_histories.py tests/integration/test_altered_archive.py tests/integration/test_schema_properties.py \
+		tests/integration/test_schema_history.py
 
 sweep-log: $(INSTALLED)  ## Take an intake log of a million entries through checkpoints, and say how large and how slow it gets
 	@ARCHIVER_LOG_ENTRIES=1000000 $(BIN)/python -m pytest -s tests/integration/test_log_scale.py
@@ -54,11 +55,28 @@ SEED ?=
 RUNS ?= 20000
 JOBS ?= 2
 
-simulate: $(INSTALLED)  ## Play 20,000 seeds of the simulation (RUNS=, JOBS=); SEED=n plays one and shows every step
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--runs $(RUNS) --jobs $(JOBS))
+RIG ?= both
+
+simulate: $(INSTALLED)  ## Play 20,000 seeds of both simulations (RIG=intake or publish, RUNS=, JOBS=); RIG= SEED=n plays one and shows every step
+	$(BIN)/python -m tests.simulation --rig $(RIG) $(if $(SEED),--seed $(SEED) --trace,--runs $(RUNS) --jobs $(JOBS))
+
+screenshots: $(INSTALLED)  ## Take pictures of the status page in every state (needs chromium); they go to build/screenshots
+	$(BIN)/python scripts/screenshots.py
 
 mutants: $(INSTALLED)  ## Break the code on purpose in every known way and see that each is noticed (JOBS=)
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+
+MODEL_SECONDS ?= 600
+
+model: $(INSTALLED)  ## Search the publish protocol: scenarios, broken rules, random walks (MODEL_SECONDS= of CPU for each; about an hour)
+	$(BIN)/python -m tests.model scenarios --seconds $(MODEL_SECONDS)
+	$(BIN)/python -m tests.model mutations --seconds $(MODEL_SECONDS)
+	$(BIN)/python -m tests.model walks --seconds 60
+
+MINUTES ?= 60
+
+soak: java $(INSTALLED)  ## Run the daemon for an hour under load and faults, and judge what it kept and whether it grew (MINUTES=, SEED=)
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 check: $(INSTALLED)  ## Format, lint, types, import contracts, tidy rules, generated files
 	$(BIN)/ruff format --check .
@@ -73,18 +91,22 @@ format: $(INSTALLED)  ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(INSTALLED)  ## Generate docs/configuration.md
+docs: $(INSTALLED)  ## Generate docs/configuration.md and docs/metrics.md
 	$(BIN)/python scripts/generate_docs.py
 
 proto: $(INSTALLED)  ## Generate the Python code of the .proto files
 	$(BIN)/python scripts/generate_proto.py
 
+dist: $(LOCKED)  ## Build the wheel and the source archive into dist/
+	$(BIN)/python scripts/build_dist.py
+
 lock:  ## Resolve the dependencies anew (needs uv); UPGRADE=--upgrade takes the newest versions
 	@command -v uv > /dev/null || { echo "error: make lock needs uv: https://docs.astral.sh/uv/getting-started/installation/" >&2; exit 3; }
 	scripts/lock.sh build $(UPGRADE)
 	scripts/lock.sh dev $(UPGRADE)
+	scripts/lock.sh runtime $(UPGRADE)
 
-bench: bench-refine bench-writer bench-log bench-intake  ## Run all measurements
+bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit  ## Run all measurements
 
 bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
 	$(BIN)/python bench/refine.py
@@ -97,6 +119,18 @@ bench-log: $(INSTALLED)  ## Measure appends to the log in SQLite, alone and by s
 
 bench-intake: $(INSTALLED)  ## Measure partitions per flush, bytes per file, and the time to an acknowledgement
 	$(BIN)/python -m bench.intake --output bench/results/intake.json
+
+bench-schema: $(INSTALLED)  ## Measure wide, deep and odd messages on their way into columns
+	$(BIN)/python -m bench.schema --output bench/results/schema.json
+
+bench-edge: $(INSTALLED)  ## Measure what judging records costs their senders
+	$(BIN)/python -m bench.edge --output bench/results/edge.json
+
+bench-deep-audit: java $(INSTALLED)  ## Measure the deep audit beside refinement (needs Java)
+	$(BIN)/python -m bench.deep_audit --output bench/results/deep_audit.json
+
+bench-growth: $(INSTALLED)  ## Measure what a commit costs after 100, 1,000 and 10,000 commits (hours)
+	$(BIN)/python -m bench.growth --output bench/results/growth.json
 
 clean:  ## Remove the environment and everything generated outside version control
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -53,14 +53,17 @@ class Writer:
         """Hand over one record; wait for its acknowledgement with `.result(timeout_s)`.
 
         `timestamp_us` is the event time in microseconds since 1970 UTC (default: now). Without `partition` the key decides, as Kafka's
-        default partitioner does. Raises `NotFound`, `RecordRefused`, or `RetryLater` if there is no room; then nothing was sent.
+        default partitioner does. Raises `NotFound`, `RecordRefused` (also if it does not decode and the topic says `validate: reject`), or
+        `RetryLater` if there is no room, or no schema to judge it by (`Halt` if somebody must correct that first); then nothing was sent. A
+        record that does not decode may go into another topic (`validate: dlq`): the acknowledgement names it.
         """
         return self._writer.send(topic, Record(key, value, tuple(headers), timestamp_us), partition)
 
     def send_batch(self, topic: str, batch: pa.Table | pa.RecordBatch, partition: int | None = None) -> PendingBatch:
         """Hand over many records at once.
 
-        Columns: `value` and `key` (binary), `headers`, `event_timestamp`, `partition`; all but `value` are optional.
+        Columns: `value` and `key` (binary), `headers`, `event_timestamp`, `partition`; all but `value` are optional. A row that does not
+        decode, where the topic refuses that, is acknowledged as failed; a batch in a transaction is refused as a whole.
         """
         return self._writer.send_batch(topic, batch, partition)
 
@@ -161,7 +164,7 @@ class Producer:
         """Hand over many records, as `Writer.send_batch`.
 
         `sequence`, for rows that were sent before: the number of the first row if all are of one partition, else one per row
-        (`PendingBatch.sequences`). Raises as `send`.
+        (`PendingBatch.sequences`; a row with -1 had none and is left out). Raises as `send`.
         """
         return self._producer.send_batch(topic, batch, partition, sequence)
 

@@ -9,44 +9,56 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from archiver import failpoints
+from archiver.assemble_upkeep import Upkeep
 from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.configured import ConfiguredCatalogs
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.clock import Clock, SystemClock
-from archiver.errors import ConfigInvalid, NotFound
+from archiver.errors import ConfigInvalid, NotFound, no_topic
 from archiver.ids import IdSource, SystemIds, TopicId
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import RefineOptions
+from archiver.jobs.replay import ReplayParts, ReplayRun
 from archiver.jobs.restored import check_log_is_newest
-from archiver.jobs.run import ArchiveRun, Parts, Scope
+from archiver.jobs.run import ArchiveRun, Parts
+from archiver.jobs.scope import Scope
 from archiver.jobs.topic_setup import TopicSetup
+from archiver.jobs.undecoded_list import UndecodedListing, UndecodedReport
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import Leadership
+from archiver.ledger.views import TopicLedger
 from archiver.log.lease import FileLease, Lease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
+from archiver.query.duck import QueryTable
+from archiver.query.views import Trouble, query_tables
+from archiver.registry.fetch import SchemaFetcher
 from archiver.schema.state import TopicSchema
 from archiver.settings import Settings, TopicSettings
+from archiver.spark_turns import SparkTurns
+from archiver.status.explain import Explanation, explain
+from archiver.status.tracing import Tracer
 from archiver.stream.stream import RecordStream
 from archiver.telemetry import setup_logging
 from intake.accept_clock import AcceptClock
 from intake.backlog import Backlog
-from intake.checkpoint_store import CheckpointStore, superseded
+from intake.checkpoint_store import CheckpointStore
 from intake.checkpointer import Checkpointer, CheckpointLoop
+from intake.edge_fetch import EdgeFetch, edge_rules
+from intake.edge_schemas import EdgeSchemas
 from intake.fold import TopicState
 from intake.sequencer import Sequencer, check_cluster
 from intake.writer import IntakeWriter
-from reconcile.audit import Audit
-from reconcile.clean import CleanParts, CleanRun
-from reconcile.lines import LineReader
-from reconcile.pin import Pin, oldest_pin
+from reconcile.rows import RowReader
 
 if TYPE_CHECKING:
     from archiver.spark_session import SparkSessions
@@ -54,38 +66,54 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Application:
+class Application(Upkeep):
     """Everything a command can use, made when first asked for."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], clock: Clock | None = None, ids: IdSource | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        *,
+        lasting: bool = False,
+        holding: bool = True,
+    ) -> None:
+        """With `lasting`, for a daemon: the leadership is kept from turn to turn until it is resigned, that the log is the newest is
+        proven once, and no catalog is made anew in place of one that is absent. Without `holding`, others lead between two turns: for
+        a daemon that leaves archiving, or cleaning, to another. `settings` may be replaced: see `adopt`.
+        """
         assert settings.metadata.sqlite is not None, "settings demand a metadata store"
         self.settings = settings
+        self._lasting = lasting
+        self._holding = lasting and holding
         self._environ = environ
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
-        self.objects: ObjectStore = open_store(settings.data.uri)
         sqlite = settings.metadata.sqlite
         self._logs = SqliteLogStore(sqlite.path, sqlite.busy_timeout, settings.log.entry_bytes_max)
         try:
             self.intake_log: Log = self._logs.log("intake")
             self.control_log: Log = self._logs.log("control")
-            self.cluster: ClusterIdentity = self._identity()
+            self.cluster: ClusterIdentity = self._identity(open_store(settings.data.uri))
+            self.objects: ObjectStore = open_store(settings.data.uri, self.cluster.cluster_id)
             check_cluster(self.intake().fold, self.cluster.cluster_id)
         except BaseException:
             self._logs.close()
             raise
         self.lease: Lease = FileLease(sqlite.path.with_name(sqlite.path.name + ".lease"), self._owner)
-        self._catalogs: dict[str, Tables] = {}
+        self.catalogs = ConfiguredCatalogs(lambda: self.settings, self._ids, self._knows_tables_of if lasting else None)
+        self._log_checked = False
 
-    def _identity(self) -> ClusterIdentity:
+    def _identity(self, objects: ObjectStore) -> ClusterIdentity:
         """Of the data folder, which gets one only while the logs are empty: a folder that vanished is not to be replaced by a new one."""
-        if read_cluster(self.objects) is None and self.intake_log.tail() + self.control_log.tail() > 0:
+        if read_cluster(objects) is None and self.intake_log.tail() + self.control_log.tail() > 0:
             raise ConfigInvalid(
                 f"the metadata store holds records of a data folder, but {self.settings.data.uri} has no identity (cluster.json); "
                 "bring that folder back or correct data.uri"
             )
-        return ensure_cluster(self.objects, self.settings.cluster, self._ids, self._clock)
+        return ensure_cluster(objects, self.settings.cluster, self._ids, self._clock)
 
     def __enter__(self) -> Self:
         return self
@@ -97,11 +125,16 @@ class Application:
         """Give back what was opened. Writers are closed by whoever asked for them."""
         if "_checkpoints" in self.__dict__:
             self._checkpoints.close()
+        if "edge" in self.__dict__:
+            self.edge.close()
         if "_sessions" in self.__dict__:
             self._sessions.close()
-        for tables in self._catalogs.values():
-            tables.close()
+        self.catalogs.close()
         self._logs.close()
+
+    def warm(self) -> None:
+        """Make, in this thread, what several threads of a daemon share."""
+        _ = (self.sequencer, self.checkpointer, self.leadership, self._reader, self._accept_clock, self.fetch_schema, self.edge)
 
     # what the logs say
 
@@ -126,14 +159,14 @@ class Application:
 
     @cached_property
     def _checkpoints(self) -> CheckpointLoop:
-        return CheckpointLoop(self.checkpointer, beside=self._end_overdue)
+        return CheckpointLoop(self.checkpointer, beside=self.end_overdue)
 
     @cached_property
     def _accept_clock(self) -> AcceptClock:
         """This process's view of the time, distrusted when it runs ahead."""
         return AcceptClock(self._clock, self.settings.intake.clock_skew_max, self.settings.intake.clock_settle)
 
-    def _end_overdue(self) -> None:
+    def end_overdue(self) -> None:
         """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with that."""
         now_us = self._accept_clock.written_us(self.sequencer.fold.newest_us)
         for ended in self.sequencer.end_overdue(now_us):
@@ -144,17 +177,39 @@ class Application:
         """The way into the control log; leads only after `take_over`."""
         return Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log)
 
+    @cached_property
+    def leadership(self) -> Leadership:
+        """The right to archive and to clean; kept from turn to turn if this application is a daemon's."""
+        daemon = self.settings.daemon
+        return Leadership(
+            self.leader,
+            self.lease,
+            lasting=self._lasting,
+            holding=self._holding,
+            wait_s=daemon.turn_timeout,
+            confirm_max_s=daemon.confirm_max,
+            clock=self._clock,
+        )
+
+    @cached_property
+    def _reader(self) -> Leader:
+        """Reads the control log beside a daemon's rounds, which change the fold of the leader while others look."""
+        return Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log) if self._lasting else self.leader
+
     def ledger(self) -> LedgerFold:
         """The fold of the control log, read to its tail."""
-        self.leader.refresh()
-        return self.leader.fold
+        self._reader.refresh()
+        return self._reader.fold
 
     def topic(self, name: str) -> TopicState:
         """A topic that exists; raises `NotFound`."""
         state = self.intake().topics_by_name.get(name)
         if state is None:
-            known = ", ".join(sorted(self.sequencer.fold.topics_by_name)) or "there are none"
-            raise NotFound(f"there is no topic {name}; known topics: {known}")
+            gone = self.sequencer.fold.deleted_named(name)
+            if gone is None:
+                raise no_topic(name, self.sequencer.fold.topics_by_name)
+            left = " and ".join(self.ledger().topic(gone.topic_id).remains())
+            raise NotFound(f"topic {name} was deleted" + (f"; its {left} are still there" if left else ""))
         return state
 
     def schema(self, topic_id: TopicId, version: int) -> TopicSchema:
@@ -164,24 +219,22 @@ class Application:
             raise NotFound(f"the ledger has no schema version {version} of topic id {topic_id}; the control log is older than the archives")
         return TopicSchema.from_entry(entry)
 
+    @cached_property
+    def fetch_schema(self) -> SchemaFetcher:
+        """Gets the newest schema of a topic's keys or values from where its settings say."""
+        return SchemaFetcher(self.settings.schema_registry, self._clock)
+
     # tables
 
     def tables(self, catalog: str) -> Tables:
         """A configured catalog."""
-        if catalog not in self._catalogs:
-            settings = self.settings.catalog(catalog)
-            if settings is None:
-                raise ConfigInvalid(f"there is no catalog {catalog} in the configuration")
-            from archiver.catalog.iceberg import IcebergTables
+        return self.catalogs.get(catalog)
 
-            self._catalogs[catalog] = IcebergTables(catalog, settings.properties(), self._ids)
-        return self._catalogs[catalog]
-
-    def tables_properties(self, catalog: str) -> dict[str, str]:
-        """What may be shown of a catalog's configuration: its type and address."""
-        settings = self.settings.catalog(catalog)
-        shown = {} if settings is None else settings.model_dump(mode="json")
-        return {name: str(shown[name]) for name in ("type", "uri") if name in shown}
+    def _knows_tables_of(self, catalog: str) -> bool:
+        """Whether the ledger has met a table of that catalog."""
+        topics, ledger = self.intake().topics_by_name, self.ledger()
+        names = (topic.name for topic in self.settings.topics if topic.archive.catalog == catalog and topic.name in topics)
+        return any(ledger.topic(topics[name].topic_id).table_uuid is not None for name in names)
 
     def table(self, topic: str) -> TableView | None:
         """The topic's table as the catalog has it; None if it does not exist (yet) or the topic goes to no table."""
@@ -190,27 +243,43 @@ class Application:
             return None
         return self.tables(settings.archive.catalog).load(parse_identifier(settings.archive.table))
 
-    def live_files(self, topic: str) -> list[LiveFile]:
-        """Data files of the table's current snapshot."""
-        settings, view = self.settings.topic(topic), self.table(topic)
-        if view is None or settings is None or settings.archive.catalog is None:
-            return []
-        return list(self.tables(settings.archive.catalog).live_files(view))
+    def live_files(self, catalog: str, view: TableView) -> list[LiveFile]:
+        """Data files of the current snapshot of a table that `table` has given."""
+        return list(self.tables(catalog).live_files(view))
 
     # what is done with them
 
     def _ready_to_append(self) -> None:
         """Refuse to go on with a log that lost entries; raises `Halt`, or `ConfigInvalid` if it is another data folder's."""
-        self._check_log_is_newest()
+        if not (self._lasting and self._log_checked):
+            self._check_log_is_newest()
+            self._log_checked = True
         self.sequencer.bind_cluster(self.cluster.cluster_id)
 
     def _check_log_is_newest(self) -> None:
-        check_log_is_newest(self.objects, self.intake_log, self.sequencer.refresh, self._clock.now_us())
+        check_log_is_newest(self.objects, self.intake_log, self.control_log, self.sequencer.refresh, self._clock.now_us())
 
     def declare_topic(self, topic: TopicSettings) -> TopicState:
-        """Make a configured topic exist; raises `ConfigInvalid` if it exists with another number of partitions."""
+        """Make a configured topic exist, also if one of that name was deleted: then it is a new topic.
+
+        Raises `ConfigInvalid` if it exists with another number of partitions.
+        """
         self._ready_to_append()
-        return self.sequencer.declare_topic(topic.name, topic.partitions)
+        return self.sequencer.declare_topic(topic.name, topic.partitions, again=True)
+
+    def check_deletable(self, topic: TopicState) -> None:
+        """Raise `ConfigInvalid` while the topic is in the configuration: whoever reads that would go on with it."""
+        if self.settings.topic(topic.name) is not None:
+            raise ConfigInvalid(
+                f"topic {topic.name} is in the configuration; take its entry (`- name: {topic.name}`) out of topics first, here and "
+                "wherever else this cluster is served from, then delete it"
+            )
+
+    def delete_topic(self, topic: TopicState) -> None:
+        """Delete a topic from the intake log; its archives and its table stay. Raises as `check_deletable`."""
+        self.check_deletable(topic)
+        self._ready_to_append()
+        self.sequencer.delete_topic(topic.topic_id)
 
     def writer(self) -> IntakeWriter:
         """A new intake writer, for every configured topic. Close it.
@@ -218,13 +287,46 @@ class Application:
         A topic whose configuration contradicts the log is written to as the log has it; a warning says so.
         """
         self._ready_to_append()
-        for topic in self.settings.topics:
+        self._declare_topics(self.settings)
+        _ = self._checkpoints  # from here on they are made beside the writer
+        self.edge.begin(everything=self._lasting)
+        return IntakeWriter(self.objects, self.sequencer, self.settings.intake, self._clock, self._ids, self.edge)
+
+    @cached_property
+    def edge(self) -> EdgeSchemas:
+        """Judges records where they enter, by the newest schemas."""
+        reader = Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log)
+        fetch = EdgeFetch(self.fetch_schema, self.sequencer, reader)
+        made = EdgeSchemas(fetch, self.settings.schema_registry.refresh, self._clock)
+        made.adopt(edge_rules(self.settings))
+        return made
+
+    def _declare_topics(self, settings: Settings) -> None:
+        for topic in settings.topics:
             try:
                 self.sequencer.declare_topic(topic.name, topic.partitions)
             except ConfigInvalid as error:
                 _log.warning("%s", error)
-        _ = self._checkpoints  # from here on they are made beside the writer
-        return IntakeWriter(self.objects, self.sequencer, self.settings.intake, self._clock, self._ids)
+
+    def adopt(self, settings: Settings) -> None:
+        """Go on with other settings of archiving, topics, cleaning; what else differs must not be looked at (`archiver.daemon.reload`).
+
+        Declares the topics that do not exist yet. Raises what appending to the intake log raises; then the settings are as before.
+        """
+        self._declare_topics(settings)
+        self.settings = settings
+        self.__dict__.pop("_lines", None)
+        if "edge" in self.__dict__:
+            self.edge.adopt(edge_rules(settings))
+
+    def declare_missing(self) -> None:
+        """Declare the configured topics that do not exist, for example because the reload that brought them met an error half-way.
+
+        Raises what appending to the intake log raises. A topic that was deleted stays so.
+        """
+        fold = self.intake().fold
+        if any(topic.name not in fold.topics_by_name and fold.deleted_named(topic.name) is None for topic in self.settings.topics):
+            self._declare_topics(self.settings)
 
     def stream(self) -> RecordStream:
         """Reads records back, as of now."""
@@ -234,7 +336,8 @@ class Application:
             self.intake(),
             self.schema,
             cluster_id=self.cluster.cluster_id,
-            killed=lambda topic_id: ledger.topic(topic_id).killed,
+            killed=lambda topic_id: {*ledger.topic(topic_id).unread, *ledger.condemned},
+            starts=lambda topic_id, partition: ledger.topic(topic_id).start(partition),
             passed=lambda topic_id, partition: ledger.topic(topic_id).passed.ranges(partition),
         )
 
@@ -243,6 +346,31 @@ class Application:
         from archiver.spark_session import SparkSessions
 
         return SparkSessions(self.settings.spark, self._environ)
+
+    @cached_property
+    def _spark_turns(self) -> SparkTurns:
+        return SparkTurns(self.settings.spark.job_timeout)
+
+    def _spark_rows(self) -> RowReader:
+        from reconcile.spark.reader import SparkRows
+
+        timeout_s, turn = self.settings.spark.job_timeout, self._spark_turns.turn
+        return SparkRows(self._sessions.session, turn, timeout_s, self._sessions.answering, self.settings.data.uri, self.cluster.cluster_id)
+
+    @property
+    def spark_runs(self) -> bool:
+        """Whether the JVM of this process is there. Asks nobody and starts nothing."""
+        return "_sessions" in self.__dict__ and self._sessions.runs
+
+    def ask_spark(self) -> None:
+        """One round trip to the JVM of this process, if it is there; waits as long as it takes. Raises `RetryLater` if it is lost."""
+        if "_sessions" in self.__dict__:
+            self._sessions.ask()
+
+    def abandon_spark(self) -> None:
+        """End the JVM whatever it does: a round under way fails, and the next one repeats what it had not written."""
+        if "_sessions" in self.__dict__:
+            self._sessions.abandon()
 
     def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
         """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`. Makes a checkpoint first if one is due."""
@@ -255,56 +383,57 @@ class Application:
                 settings=self.settings,
                 cluster_id=self.cluster.cluster_id,
                 sequencer=self.sequencer,
-                leader=self.leader,
-                lease=self.lease,
-                setup=TopicSetup(self.cluster, self.objects, self.leader, self.tables),
-                publisher=Publisher(self.cluster.name, self.leader, self._clock, self._ids),
+                leadership=self.leadership,
+                setup=self._topic_setup(),
+                publisher=Publisher(self.cluster.name, self.leader, self._clock, self._ids, self.settings.events),
                 committer=lambda tables: Committer(tables, self.leader, self._commit_limits(), self._clock),
-                refine=SparkRefiner(self._sessions.session).refine,
+                refine=self._spark_turns.taking(
+                    SparkRefiner(self._sessions.session, self.settings.spark.job_timeout, self._sessions.answering).refine, "refinement"
+                ),
                 options=self._refine_options(),
                 cores=self._sessions.cores,
                 memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
                 clock=self._clock,
                 ids=self._ids,
                 progress=progress,
+                times=self._accept_clock if self._lasting else None,
             )
         )
 
-    def audit(self, scope: Scope | None) -> dict[str, object]:
-        """The document of `archiver audit`; raises `NotFound` for an unknown topic or partition."""
-        check = Audit(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics, self._clock)
-        return check.run(self.ledger, self.intake, scope)
+    def undecoded(self, scope: Scope | None, records_max: int) -> UndecodedReport:
+        """What could not be decoded; raises `NotFound` for an unknown topic."""
+        listing = UndecodedListing(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
+        return listing.run(self.intake(), self.ledger(), scope, records_max)
 
-    @cached_property
-    def _lines(self) -> LineReader:
-        return LineReader(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
-
-    def cleaning(self, progress: Callable[[str], None], *, dry_run: bool = False) -> CleanRun:
-        """The vacuum; `progress` takes a line at a time. Raises as `writer`: with a log that lost entries, live files look like strays."""
-        if dry_run:
-            self._check_log_is_newest()
-        else:
+    def replaying(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReplayRun:
+        """Decoding again what could not be decoded; `progress` takes a line at a time. Raises as `writer`, a dry run nothing."""
+        if not dry_run:
             self._ready_to_append()
-            self._end_overdue()
-        return CleanRun(
-            CleanParts(
-                objects=self.objects,
-                sequencer=self.sequencer,
-                intake=self.intake,
-                leader=self.leader,
-                lease=self.lease,
-                lines=self._lines.read,
-                superseded=lambda: superseded(self.objects),
-                settings=self.settings.cleanup,
-                clock=self._clock,
-                progress=progress,
+        return ReplayRun(
+            ReplayParts(
+                self.settings, self.cluster, self.objects, self.sequencer, self.leadership, self.tables, self.fetch_schema,
+                self._commit_limits(), self._refine_options(), self._clock, self._ids, progress,
             )
-        )
+        )  # fmt: skip
 
-    def pinned(self) -> Pin | None:
-        """What holds the oldest intake file that is needed, as of now; None if none is needed."""
-        intake = self.intake()
-        return oldest_pin(intake, self._lines.read(intake, self.ledger()))
+    def explain(self, topic: str, partition: int, offset: int) -> Explanation:
+        """Where one record is; raises `NotFound` for an unknown topic or partition."""
+        ledger = self.ledger()
+        state = self.topic(topic)
+        tracer = Tracer(self.settings, self.cluster.cluster_id, self.objects, self.intake_log, self.tables, self._lines, self._clock)
+        return explain(tracer.facts(ledger, self.intake(), state, partition, offset))
+
+    def query_tables(self, names: Collection[str]) -> tuple[list[QueryTable], dict[str, Trouble]]:
+        """The tables of `archiver query`, and by name why some cannot be asked."""
+        ledger, topics = self.ledger(), self.intake().topics_by_name
+
+        def of_topic(name: str) -> TopicLedger | None:
+            return ledger.topic(topics[name].topic_id) if name in topics else None
+
+        return query_tables(self.settings.topics, names, self.tables, of_topic, self.fetch_schema)
+
+    def _topic_setup(self) -> TopicSetup:
+        return TopicSetup(self.cluster, self.objects, self.leader, self.tables, self.fetch_schema, self._commit_limits(), self._clock)
 
     def _commit_limits(self) -> CommitLimits:
         archive = self.settings.archive

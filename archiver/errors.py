@@ -4,7 +4,8 @@
 
     ArchiverError
     ├── RetryLater        nothing happened; the same call may succeed later
-    │   └── LeaseHeld         another process leads; `holder` says which
+    │   ├── LeaseHeld         another process leads; `holder` says which
+    │   └── CatalogAway       a whole catalog cannot be reached, not only one of its tables
     ├── OutcomeUnknown    it may have happened: look first, delete nothing, assume nothing
     ├── Halt              retrying cannot help; a person or another command must act
     │   ├── Corrupted         stored bytes are not what the log says they are
@@ -24,6 +25,8 @@ Messages are lower case, carry the values, and say what an operator can do. An S
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class ArchiverError(Exception):
     """Root of every error raised on purpose."""
@@ -39,6 +42,10 @@ class LeaseHeld(RetryLater):
     def __init__(self, holder: str) -> None:
         super().__init__(f"the lease is held by {holder}; wait until it has finished, or stop it")
         self.holder = holder
+
+
+class CatalogAway(RetryLater):
+    """A catalog cannot be reached: asking it for another table would end alike."""
 
 
 class OutcomeUnknown(ArchiverError):
@@ -100,3 +107,20 @@ class KeyExists(InvalidInput):
 
 class NotFound(InvalidInput):
     """The named thing does not exist."""
+
+
+TOPICS_SHOWN_MAX = 20
+
+
+def no_topic(name: str, topics: Iterable[str]) -> NotFound:
+    """The one way to say that there is no topic of that name; `topics` are those there are."""
+    known = sorted(set(topics))
+    if not known:
+        return NotFound(f"there is no topic {name}; there are no topics")
+    more = f" and {len(known) - TOPICS_SHOWN_MAX:,} more" if len(known) > TOPICS_SHOWN_MAX else ""
+    return NotFound(f"there is no topic {name}; the topics are {', '.join(known[:TOPICS_SHOWN_MAX])}{more}")
+
+
+def no_partition(topic: str, partition: int, count: int) -> NotFound:
+    """The one way to say that a topic, which has `count` partitions, does not have that one."""
+    return NotFound(f"topic {topic} has no partition {partition}; it has {count}, numbered from 0")

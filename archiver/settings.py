@@ -6,43 +6,53 @@ resolve, paths are absolute, units are seconds and bytes. Never connects anywher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from archiver.errors import ConfigInvalid
+from archiver.errors import ConfigInvalid, no_topic
+from archiver.redaction import hide, secrets_of
+from archiver.settings_daemon import DaemonSettings, FileSourceSettings, HttpSettings, MetricsSettings, SourceSettings
 from archiver.settings_groups import (
-    LATER,
     CatalogSettings,
     CleanupSettings,
     DataSettings,
-    HttpSettings,
+    EventSettings,
     IntakeSettings,
     LogSettings,
     MetadataSettings,
-    SchemaRegistrySettings,
     SparkSettings,
     SqliteSettings,
     TestingSettings,
 )
-from archiver.settings_load import explain, read_document
-from archiver.settings_topics import TRIGGERS, ArchiveSettings, SchemaSettings, TopicArchiveSettings, TopicSettings
+from archiver.settings_load import explain, problems_of, read_document
+from archiver.settings_registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
+from archiver.settings_topics import ArchiveSettings, ProtosSettings, SchemaSettings, TopicArchiveSettings, TopicSettings
 from archiver.settings_types import Group, Located, Surroundings
 
 __all__ = [
     "ArchiveSettings",
     "CatalogSettings",
     "CleanupSettings",
+    "CompileSettings",
+    "ConfluentSettings",
+    "DaemonSettings",
     "DataSettings",
+    "EventSettings",
+    "FileSourceSettings",
     "HttpSettings",
     "IntakeSettings",
     "LogSettings",
     "MetadataSettings",
+    "MetricsSettings",
+    "ProtosSettings",
     "SchemaRegistrySettings",
     "SchemaSettings",
     "Settings",
+    "SourceSettings",
     "SparkSettings",
     "SqliteSettings",
     "TestingSettings",
@@ -52,6 +62,9 @@ __all__ = [
 ]
 
 Role = Literal["intake", "archive", "reconcile"]
+Problems = list[tuple[tuple[str | int, ...], str]]
+"""Key paths, and what is wrong there."""
+_G = TypeVar("_G", bound=Group)
 
 
 class Settings(Group):
@@ -60,29 +73,36 @@ class Settings(Group):
     cluster: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     """Name of this installation; 1 to 64 of A-Z a-z 0-9 . _ -. A data folder belongs to one cluster and refuses another."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1)] = ("intake", "archive", "reconcile")
-    """What the daemon does on this machine. Matters from the version that has the daemon."""
+    """What the daemon does on this machine: `intake` takes in records (port and sources), `archive` makes archives and commits them,
+    `reconcile` cleans and audits. `archiver serve --roles` has the last word."""
     data: DataSettings
     """The object store."""
     metadata: MetadataSettings
     """The store of the logs."""
     catalogs: tuple[CatalogSettings, ...] = ()
     """Iceberg catalogs that topics refer to."""
-    schema_registry: SchemaRegistrySettings | None = None
-    """Where schemas come from. Comes with a later version."""
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
+    """Where schemas come from that are no descriptor sets."""
     spark: SparkSettings = SparkSettings()
     """The Spark session."""
     http: HttpSettings = HttpSettings()
     """The daemon's port."""
+    metrics: MetricsSettings = MetricsSettings()
+    """What `/metrics` shows."""
+    daemon: DaemonSettings = DaemonSettings()
+    """Schedules and patience of `archiver serve`."""
     log: LogSettings = LogSettings()
     """The logs."""
+    events: EventSettings = EventSettings()
+    """Control events."""
     intake: IntakeSettings = IntakeSettings()
     """The intake writer."""
     archive: ArchiveSettings = ArchiveSettings()
     """Archives, for every topic that does not say otherwise."""
     cleanup: CleanupSettings = CleanupSettings()
     """Reconciling and cleaning."""
-    sources: tuple[dict[str, Any], ...] = Field(default=(), repr=False)
-    """Where records come from by themselves. Comes with a later version; until then the list is empty."""
+    sources: tuple[SourceSettings, ...] = ()
+    """Where records come from by themselves."""
     topics: tuple[TopicSettings, ...] = ()
     """The topics."""
     testing: TestingSettings = TestingSettings()
@@ -90,7 +110,7 @@ class Settings(Group):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        problems = [*_later(self), *_catalog_problems(self), *_topic_problems(self)]
+        problems = _Parts.of(self).problems()
         if problems:
             raise Located(problems)
         return self
@@ -105,8 +125,7 @@ class Settings(Group):
 
     def archive_for(self, topic: TopicSettings) -> ArchiveSettings:
         """The archive settings in force for a topic: the cluster's, with the topic's own triggers in their place."""
-        own = {name: given for name in TRIGGERS if (given := getattr(topic.archive, name)) is not None}
-        return self.archive.model_copy(update=own)
+        return self.archive.of(topic)
 
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
@@ -114,38 +133,99 @@ class Settings(Group):
         return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema(mode="validation")}
 
 
-def load_settings(path: Path, environ: Mapping[str, str]) -> Settings:
+def load_settings(
+    path: Path, environ: Mapping[str, str], schema: Callable[[SchemaSettings, CompileSettings], Problems] = lambda *_: []
+) -> Settings:
     """Read and validate a configuration file.
 
-    Relative paths in it begin at the file's own folder; `environ` is where `{env: NAME}` looks. Raises `ConfigInvalid` that names the
-    file and tells every problem with line, key path and what to do.
+    Relative paths in it begin at the file's own folder; `environ` is where `{env: NAME}` looks. `schema` may find more problems of a
+    topic's key or value, relative to its group, with the bounds in force on the compiler. What is secret in it
+    stands in no text that this process puts out from here on. Raises `ConfigInvalid` that names the file and tells
+    every problem with line, key path and what to do.
     """
     document, lines = read_document(path)
     around = Surroundings(folder=path.absolute().parent, environ=environ)
-    try:
-        return Settings.model_validate(document, context=around)
-    except ValidationError as error:
-        # Not chained: the library's error holds the values, and some of them are secret.
-        raise ConfigInvalid(explain(path, error, Settings, lines)) from None
-
-
-Problems = list[tuple[tuple[str | int, ...], str]]
-
-
-def _later(settings: Settings) -> Problems:
-    """What the file may already say but this version cannot do."""
     problems: Problems = []
-    if settings.sources:
-        problems.append((("sources",), f"sources: {LATER}; leave the list empty and send records with archiver produce"))
-    if settings.schema_registry is not None:
-        problems.append((("schema_registry",), f"a schema registry: {LATER}; remove it and give topics a descriptor_set and a message"))
-    return problems
+    settings: Settings | None = None
+    try:
+        settings = Settings.model_validate(document, context=around)
+        parts = _Parts.of(settings)
+    except ValidationError as error:
+        problems, parts = problems_of(error, Settings), _Parts.valid_in(document, around)
+    problems += [problem for problem in parts.problems() if problem not in problems]
+    bounds = CompileSettings() if settings is None else settings.schema_registry.compile
+    for position, topic in parts.topics:
+        for name, group in (("key", topic.key), ("value", topic.value)):
+            problems += [] if group is None else [(("topics", position, name, *at), words) for at, words in schema(group, bounds)]
+    if problems or settings is None:
+        # Not chained: the library's error holds the values, and some of them are secret.
+        raise ConfigInvalid(explain(path, problems, lines)) from None
+    hide(secrets_of(settings))
+    return settings
 
 
-def _catalog_problems(settings: Settings) -> Problems:
+@dataclass(frozen=True)
+class _Parts:
+    """What refers to each other in a configuration: the valid ones, each with its position, and every name, valid or not."""
+
+    catalogs: Sequence[tuple[int, CatalogSettings]]
+    topics: Sequence[tuple[int, TopicSettings]]
+    sources: Sequence[tuple[int, SourceSettings]]
+    catalog_names: Sequence[str]
+    topic_names: Sequence[str]
+    registry: bool
+    """Whether there is a schema registry, valid or not."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> _Parts:
+        """Of settings in which each group is valid by itself."""
+        catalogs, topics = tuple(enumerate(settings.catalogs)), tuple(enumerate(settings.topics))
+        names = [catalog.name for catalog in settings.catalogs], [topic.name for topic in settings.topics]
+        return cls(catalogs, topics, tuple(enumerate(settings.sources)), *names, settings.schema_registry.confluent is not None)
+
+    @classmethod
+    def valid_in(cls, document: Mapping[str, Any], around: Surroundings) -> _Parts:
+        """Of a file that is not valid as a whole."""
+        return cls(
+            _valid(CatalogSettings, document.get("catalogs"), around),
+            _valid(TopicSettings, document.get("topics"), around),
+            _valid(SourceSettings, document.get("sources"), around),
+            _names(document.get("catalogs")),
+            _names(document.get("topics")),
+            _has_registry(document.get("schema_registry")),
+        )
+
+    def problems(self) -> Problems:
+        """What does not fit together."""
+        return [*_catalog_problems(self), *_topic_problems(self), *_source_problems(self), *_schema_problems(self)]
+
+
+def _valid(group: type[_G], items: object, around: Surroundings) -> list[tuple[int, _G]]:
+    found = []
+    for position, item in enumerate(items if isinstance(items, list) else []):
+        try:
+            found.append((position, group.model_validate(item, context=around)))
+        except ValidationError:
+            continue  # Told as a problem of the whole.
+    return found
+
+
+def _names(items: object) -> list[str]:
+    return [str(item["name"]) for item in (items if isinstance(items, list) else []) if isinstance(item, dict) and "name" in item]
+
+
+def _has_registry(group: object) -> bool:
+    return isinstance(group, dict) and group.get("confluent") is not None
+
+
+def _known(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names)) or "none"
+
+
+def _catalog_problems(parts: _Parts) -> Problems:
     problems: Problems = []
     seen: dict[str, int] = {}
-    for position, catalog in enumerate(settings.catalogs):
+    for position, catalog in parts.catalogs:
         if catalog.name in seen:
             where = ("catalogs", position, "name")
             problems.append((where, f"the catalog {catalog.name} is defined twice (catalogs[{seen[catalog.name]}]); rename or remove one"))
@@ -153,12 +233,19 @@ def _catalog_problems(settings: Settings) -> Problems:
     return problems
 
 
-def _topic_problems(settings: Settings) -> Problems:
+def _source_problems(parts: _Parts) -> Problems:
+    return [
+        (("sources", position, "files", "topic"), str(no_topic(source.files.topic, parts.topic_names)))
+        for position, source in parts.sources
+        if source.files is not None and source.files.topic not in parts.topic_names
+    ]
+
+
+def _topic_problems(parts: _Parts) -> Problems:
     problems: Problems = []
     names: dict[str, int] = {}
     tables: dict[tuple[str, str], str] = {}
-    known = ", ".join(catalog.name for catalog in settings.catalogs) or "none"
-    for position, topic in enumerate(settings.topics):
+    for position, topic in parts.topics:
         here = ("topics", position)
         if topic.name in names:
             problems.append(
@@ -169,8 +256,10 @@ def _topic_problems(settings: Settings) -> Problems:
         catalog, table = topic.archive.catalog, topic.archive.table
         if catalog is None or table is None:
             continue
-        if settings.catalog(catalog) is None:
-            problems.append(((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}"))
+        if catalog not in parts.catalog_names:
+            problems.append(
+                ((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {_known(parts.catalog_names)}")
+            )
         # Several catalogs do not distinguish case, so neither may two topics.
         owner = tables.setdefault((catalog, table.casefold()), topic.name)
         if owner != topic.name:
@@ -178,3 +267,29 @@ def _topic_problems(settings: Settings) -> Problems:
                 ((*here, "archive", "table"), f"the table {table} in catalog {catalog} belongs to topic {owner}; give each its own")
             )
     return problems
+
+
+def _schema_problems(parts: _Parts) -> Problems:
+    """Schemas that need a registry, and topics for records that do not decode."""
+    problems: Problems = []
+    topics = {topic.name: topic for _, topic in parts.topics}
+    for position, topic in parts.topics:
+        for side, schema in (("key", topic.key), ("value", topic.value)):
+            here = ("topics", position, side)
+            if schema is not None and schema.subject is not None and not parts.registry:
+                problems.append(((*here, "subject"), "there is no registry; add schema_registry: {confluent: {url: …}}"))
+            if schema is not None and schema.dlq is not None and (why := _no_dlq(topic, schema.dlq, topics, parts.topic_names)):
+                problems.append(((*here, "dlq"), why))
+    return problems
+
+
+def _no_dlq(topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str]) -> str | None:
+    """Why a topic cannot take the records of another that do not decode."""
+    if name == topic.name:
+        return f"{name} is this topic itself; name another one"
+    if name not in names:
+        return str(no_topic(name, names))
+    other = topics.get(name)
+    if other is not None and any(side is not None and side.validation != "none" for side in (other.key, other.value)):
+        return f"the topic {name} validates its records itself, so it could refuse them; name one without validate"
+    return None

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, StrictBool, StrictInt, ValidationInfo, WithJsonSchema, model_validator
+from pydantic import ConfigDict, Field, SecretStr, StrictBool, StrictInt, ValidationInfo, WithJsonSchema, model_validator
 
 from archiver.settings_types import (
     SECRET_SCHEMA,
@@ -88,7 +88,7 @@ class MetadataSettings(Group):
         return self
 
 
-CatalogProperty = Annotated[
+Property = Annotated[
     Any,  # a SecretStr if it is, or looks like, a secret; else a str
     WithJsonSchema({"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]}),
 ]
@@ -101,12 +101,15 @@ class CatalogSettings(Group):
     """
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, CatalogProperty]
+    __pydantic_extra__: dict[str, Property]
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
     """The name by which topics refer to it; 1 to 64 of A-Z a-z 0-9 . _ -."""
     type: Annotated[str, Field(min_length=1)]
     """pyiceberg's catalog type: `sql` (embedded), `rest`, `glue`, `hive`."""
+    request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 30.0
+    """How long a REST catalog may take to accept a connection, and then to answer. A request without an answer has an unknown outcome, and
+    the table is looked at; the default leaves time for that within `archive.commit_timeout`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -117,11 +120,11 @@ class CatalogSettings(Group):
         prepared: dict[str, Any] = {}
         problems: list[tuple[tuple[str | int, ...], str]] = []
         for key, value in data.items():
-            if key in ("name", "type"):
+            if key in ("name", "type", "request_timeout"):
                 prepared[key] = value
                 continue
             try:
-                prepared[key] = _catalog_value(key, value, info)
+                prepared[key] = _property(key, value, info)
             except ValueError as error:
                 problems.append(((key,), str(error)))
         if problems:
@@ -139,7 +142,7 @@ class CatalogSettings(Group):
         return found
 
 
-def _catalog_value(key: str, value: object, info: ValidationInfo) -> object:
+def _property(key: str, value: object, info: ValidationInfo) -> object:
     """A property as it is kept: wrapped if it is a reference to a secret or looks like one."""
     if is_reference(value):
         return reveal(value, info)
@@ -160,38 +163,6 @@ def _plain(value: object) -> str:
     return str(value)
 
 
-class RegistryAuthSettings(Group):
-    """Who we are to a schema registry."""
-
-    username: str | None = None
-    """User name or API key."""
-    password: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`."""
-
-
-class ConfluentSettings(Group):
-    """A registry that speaks Confluent's protocol."""
-
-    url: Annotated[str, Field(min_length=1)]
-    """Address of the registry."""
-    auth: RegistryAuthSettings | None = None
-    """Left out: no authentication."""
-
-
-class SchemaRegistrySettings(Group):
-    """Where Protobuf schemas are fetched from. Comes with a later version; until then topics name descriptor sets."""
-
-    confluent: ConfluentSettings | None = None
-    """A registry that speaks Confluent's protocol."""
-
-
-SparkProperty = Annotated[
-    str,
-    BeforeValidator(lambda value: _plain(value) if isinstance(value, bool | int | float) else value),
-    WithJsonSchema({"type": ["string", "number", "boolean"]}),
-]
-
-
 class SparkSettings(Group):
     """The Spark session that refines intake into archives."""
 
@@ -199,20 +170,41 @@ class SparkSettings(Group):
     """Spark's master; the default uses every core of this machine."""
     remote: str | None = None
     """Address of a Spark Connect server, for example `sc://host:15002`; it takes the place of `master`."""
-    conf: dict[str, SparkProperty] = Field(default_factory=dict)
-    """Further Spark properties; they win over ours."""
+    conf: dict[str, Property] = Field(default_factory=dict)
+    """Further Spark properties; they win over ours. One may be `{env: NAME}` or `{file: PATH}`; those, and what looks like a secret, are
+    never shown by us (Spark itself hands them to its processes)."""
     driver_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]$")] = "2g"
     """Heap of the JVM that we start, as Java writes it. The rows pass through Python, so the JVM needs little."""
     task_bytes: Annotated[Size, Field(ge=2**20, le=2**34)] = 128 * 2**20
     """Raw bytes that one task should have; small plans are bundled up to it. One archive of the default size is one task."""
+    job_timeout: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 3600.0
+    """How long the job of one round may take before it is cancelled, and repeated by a later round. Far beyond any job that makes
+    progress."""
+    answer_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
+    """A JVM that we started and that leaves a trivial question unanswered for so long, while something waits for it, is taken for dead: it
+    is killed, and the next round starts a new one."""
+    start_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 300.0
+    """How long a JVM may take to start before it is killed, and started again by the next round."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _prepare(cls, data: Any, info: ValidationInfo) -> Any:
+        if not isinstance(data, Mapping) or not isinstance(data.get("conf"), Mapping):
+            return data
+        prepared: dict[str, Any] = {}
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        for key, value in data["conf"].items():
+            try:
+                prepared[key] = _property(key, value, info)
+            except ValueError as error:
+                problems.append((("conf", key), str(error)))
+        if problems:
+            raise Located(problems)
+        return {**data, "conf": prepared}
 
-class HttpSettings(Group):
-    """The daemon's port for health, metrics and the status page."""
-
-    listen: Annotated[str, Field(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):\d{1,5}$")] = "127.0.0.1:8787"
-    """Address and port. Loopback, so that nothing is open to others unasked. Nothing listens before the daemon comes,
-    in a later version."""
+    def properties(self) -> dict[str, str]:
+        """The further properties, secrets revealed: never print them."""
+        return {key: _plain(value) for key, value in self.conf.items()}
 
 
 class LogSettings(Group):
@@ -229,6 +221,17 @@ class LogSettings(Group):
     two checkpoints, and a process that starts reads those since the newest: some seconds' worth at most."""
     checkpoint_bytes: Annotated[Size, Field(ge=2**10, le=2**30)] = 16 * 2**20
     """Bytes of entries after which the same happens earlier. It bounds the metadata store: to four times as much."""
+
+
+class EventSettings(Group):
+    """The control events in the ledger, as other programs are to read them."""
+
+    table_uuid: StrictBool = True
+    """Whether an event that names a table states its UUID, as Iceberg's Java classes do since release 1.11. Those of release 1.10 refuse
+    an event that has it: false is for them. Either way every archiver reads both, and commits by the UUID that the ledger has beside."""
+    bytes_max: Annotated[Size, Field(ge=2**17, le=2**30)] = 10**6
+    """Largest event, in bytes, with the text of its schema; what needs more is split. A Kafka broker takes 1 MiB unless it is told
+    otherwise, what stands around the event included."""
 
 
 class IntakeSettings(Group):
@@ -278,16 +281,23 @@ class IntakeSettings(Group):
 
 
 class CleanupSettings(Group):
-    """Reconciling and cleaning. In this version `archiver clean` deletes intake files that nobody needs any more, with the checkpoints and
-    shelves of the intake log that newer ones replaced, and nothing else.
+    """Reconciling and cleaning. `archiver clean` deletes intake files that nobody needs any more, checkpoints and shelves of the intake log
+    that newer ones replaced, archives that are older than their topic's `retention` or that neither a table nor a stream needs, and what
+    expired snapshots of a table leave behind. docs/protocols/vacuum.md says why nobody misses them.
     """
 
     interval: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 6 * 3600.0
-    """Time between two runs of the daemon, which comes with a later version."""
+    """Time between two runs of the daemon. 1 h is advised where much is written."""
+    reconcile_after: Annotated[Duration, Field(ge=1, le=86400)] = 30.0
+    """How soon the daemon reconciles after a commit that failed, or whose outcome is unknown. Doubled with every further failure, up to
+    `interval`. Only what the next round would do anyway is repaired unasked; the rest is told."""
     grace: Annotated[Duration, Field(ge=60, le=30 * 86400)] = 3600.0
     """How old an intake file must be before it can be condemned, and how long it stays after that. Nothing is lost if it is short: a
     writer that takes longer between storing a file and naming it in the log is told that it failed, and a reader that takes longer to get
     to a file it has seen in the log reports it as missing. On a healthy store neither takes a minute, hence the floor."""
+    orphan_age: Annotated[Duration, Field(ge=86400, le=3650 * 86400)] = 3 * 86400.0
+    """How old a file in a table's folder must be before it can be condemned because nothing names it. Another engine names its files only
+    when it commits, and does not ask the archiver: its longest job (a compaction, say) must end in less. Not below a day."""
     deletes_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
     """Objects that one run condemns at most, and deletes at most, so that a run ends. The next one goes on."""
 

@@ -97,18 +97,28 @@ def key_path(at: KeyPath) -> str:
     return text
 
 
-def explain(path: Path, error: ValidationError, model: type[BaseModel], lines: Mapping[KeyPath, int]) -> str:
-    """Every problem of a configuration, one per line, in the order of the file."""
-    problems: list[tuple[int, str]] = []
+def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
+    """What a library's error says, in our words."""
+    problems: list[tuple[KeyPath, str]] = []
     for item in error.errors(include_url=False):
         cause = item.get("ctx", {}).get("error")
         at = tuple(item["loc"])
         found = cause.problems if isinstance(cause, Located) else [((), _words(item, at, model))]
-        for below, message in found:
-            line = _line((*at, *below), lines)
-            problems.append((line, f"line {line}: {key_path((*at, *below))}: {message}" if (*at, *below) else message))
-    texts = [text for _, text in sorted(problems, key=lambda problem: problem[0])]
-    return f"{path}, {texts[0]}" if len(texts) == 1 else f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in texts)
+        problems.extend(((*at, *below), message) for below, message in found)
+    return problems
+
+
+def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[KeyPath, int]) -> str:
+    """Every problem of a configuration, one per line, in the order of the file."""
+    told: list[tuple[int, str]] = []
+    for at, message in problems:
+        line = _line(at, lines)
+        told.append((line, f"line {line}: {key_path(at)}: {message}" if at else message))
+    texts = [text for _, text in sorted(told, key=lambda problem: problem[0])]
+    if len(texts) == 1:
+        return f"{path}, {texts[0]}"
+    indented = (text.replace("\n", "\n    ") for text in texts)  # a compiler's problem has several lines
+    return f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in indented)
 
 
 def _line(at: KeyPath, lines: Mapping[KeyPath, int]) -> int:
@@ -166,7 +176,7 @@ def _parsers(parts: Iterable[Any]) -> set[Any]:
 
 
 def _unknown_key(key: str, group: type[BaseModel] | None) -> str:
-    names = sorted(group.model_fields) if group is not None else []
+    names = sorted(declared.alias or name for name, declared in group.model_fields.items()) if group is not None else []
     near = difflib.get_close_matches(key, names, n=1)
     if near:
         return f"there is no such key; did you mean {near[0]}?"

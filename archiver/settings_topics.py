@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-from archiver.settings_groups import LATER
-from archiver.settings_types import Duration, FilePath, Group, Located, MessageName, Retention, Size, TableName, TopicName
+from archiver.settings_types import (
+    Duration,
+    FilePath,
+    Group,
+    Located,
+    MessageName,
+    Retention,
+    Size,
+    TableName,
+    TopicName,
+    check_column,
+    check_field_path,
+    check_proto_file,
+    check_subject,
+)
 
 MinBytes = Annotated[Size, Field(ge=-1, le=2**50)]
 MaxBytes = Annotated[Size, Field(ge=1, le=2**40)]
@@ -26,8 +38,7 @@ class ArchiveSettings(Group):
     max_bytes: MaxBytes = 128 * 2**20
     """Raw bytes at which an open partition is archived at once, and near which an archive is cut."""
     start_delay_max: Delay = 10.0
-    """Time between two looks at a partition that is not open. Matters from the version that has the daemon: `archiver archive` looks at
-    once."""
+    """Time between two looks of the daemon at a topic of which nothing is due. `archiver archive` looks at once."""
     complete_delay_max: Delay = 300.0
     """How long a partition may be open before it is archived whatever its size. It bounds how far a table lags behind."""
     idle_max: Delay = 30.0
@@ -37,15 +48,20 @@ class ArchiveSettings(Group):
     round_bytes_max: Annotated[Size, Field(ge=1, le=2**50)] = 8 * 2**30
     """Raw bytes that one round archives at most. A round's archives become visible together, so it bounds how long a backlog hides."""
     tick: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
-    """Shortest time between two ticks of the intake log, and between two commits of the daemon."""
+    """Shortest time between two ticks of the intake log, and time between two rounds of the daemon: one round makes at most one commit to
+    each table."""
     commit_attempts_max: Annotated[StrictInt, Field(ge=1, le=1000)] = 20
     """How often a commit begins anew because another writer changed the table, before the table leaves the round."""
     commit_timeout: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
     """How long one table's commit may take, all attempts together, before the table leaves the round."""
+    pending_files_max: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 2_000
+    """Archives of a topic that may wait for its table while the catalog cannot be reached; 0: none. Beyond them records stay in intake.
+    They come into the table in one commit, and every process that reads the ledger holds them in memory until then."""
     snapshots_max: Annotated[StrictInt, Field(ge=1, le=100_000)] = 100
     """Snapshots of a table that are kept however old they are; a commit expires older ones."""
-    snapshots_age: Annotated[Duration, Field(ge=0, le=3650 * 86400)] = 3600.0
-    """A snapshot younger than this is kept even beyond `snapshots_max`, for queries that are still reading it."""
+    snapshots_age: Annotated[Duration, Field(ge=0, le=3650 * 86400)] = 900.0
+    """A snapshot younger than this is kept even beyond `snapshots_max`, for queries that are still reading it. Each one makes every commit
+    dearer: with a commit every 10 s, an hour would keep 360 of them."""
     merge_every: Annotated[StrictInt, Field(ge=1, le=100_000)] = 25
     """Every N-th commit merges small manifests, so that planning a query stays quick."""
     open_writers_max: Annotated[StrictInt, Field(ge=1, le=4096)] = 64
@@ -53,23 +69,72 @@ class ArchiveSettings(Group):
     zstd_level: Annotated[StrictInt, Field(ge=1, le=19)] = 1
     """Compression of archives. Level 1 was measured to be faster than 3 and no larger, with the encodings in use."""
 
+    def of(self, topic: TopicSettings) -> ArchiveSettings:
+        """The settings in force for a topic: these, with the topic's own triggers in their place."""
+        own = {name: given for name in TRIGGERS if (given := getattr(topic.archive, name)) is not None}
+        return self.model_copy(update=own)
+
+
+class ProtosSettings(Group):
+    """A folder of `.proto` files. They are compiled at the start of each archiving job (docs/protocols/schema-sources.md)."""
+
+    folder: FilePath
+    """The folder; imports begin in it. Relative to the configuration file."""
+    files: tuple[Annotated[str, BeforeValidator(check_proto_file)], ...] = ()
+    """The files to compile, relative to the folder; left out, every `.proto` below it."""
+    include: tuple[FilePath, ...] = ()
+    """Further folders in which imports are looked for, in this order. The well-known `google/protobuf` files are always found."""
+
 
 class SchemaSettings(Group):
-    """The Protobuf message in a topic's keys or values."""
+    """The Protobuf message in a topic's keys or values. Exactly one of `descriptor_set`, `protos` and `subject` says where it is from."""
 
-    descriptor_set: FilePath
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    descriptor_set: FilePath | None = None
     """A file made by `protoc --include_imports --descriptor_set_out`; relative to the configuration file."""
-    message: MessageName
-    """Full name of the message, for example `shop.Order`."""
-    subject: str | None = None
-    """A subject of the schema registry, instead of the two above. Comes with a later version."""
+    protos: ProtosSettings | None = None
+    """A folder of `.proto` files."""
+    subject: Annotated[str, BeforeValidator(check_subject)] | None = None
+    """A subject of the schema registry, by custom the topic's name with `-value` or `-key` behind it."""
+    message: MessageName | None = None
+    """Full name of the message, for example `shop.Order`. Only with a `subject` it may be left out: then it is the first message of the
+    subject's newest schema when the topic is first archived, and it stays that one as long as the newest schema has it."""
+    recursion_depth: Annotated[StrictInt, Field(ge=0, le=10)] = 2
+    """How often a message type may stand inside itself as columns; what is nested deeper is kept encoded."""
+    columns: dict[Annotated[str, BeforeValidator(check_field_path)], Annotated[str, BeforeValidator(check_column)]] = Field(
+        default_factory=dict
+    )
+    """Other column names: the dotted path of field names, and the name of its column, for example `{"customer.id": customer_number}`."""
+    validation: Literal["none", "reject", "dlq"] = Field(default="none", alias="validate")
+    """What intake does with a record that does not decode by the newest schema: `none`: take it in (it becomes an `__err__` row);
+    `reject`: refuse it; `dlq`: take it in to the topic `dlq`."""
+    coerce: StrictBool = False
+    """Whether intake puts the registry's envelope before a message that has none. Needs a `subject`."""
+    dlq: TopicName | None = None
+    """The topic for records that do not decode, with `validate: dlq`."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_registry(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("subject") is not None:
-            raise Located([(("subject",), f"schemas from a registry: {LATER}; use descriptor_set and message")])
-        return data
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        given = [name for name in ("descriptor_set", "protos", "subject") if getattr(self, name) is not None]
+        if not given:
+            problems.append(((), "says not where the schema comes from; add descriptor_set: FILE, protos: {folder: DIR} or subject: NAME"))
+        if len(given) > 1:
+            problems.append(((given[1],), f"is given beside {given[0]}; a schema comes from one place, so remove one of them"))
+        if self.message is None and self.subject is None and given:
+            problems.append(
+                (("message",), f"is missing; {given[0]} needs the full name of a message in it, for example message: shop.Order")
+            )
+        if self.coerce and self.subject is None:
+            problems.append((("coerce",), "needs a subject: only a registry gives the id that is put before a message"))
+        if self.validation == "dlq" and self.dlq is None:
+            problems.append((("dlq",), "is missing; validate: dlq needs the name of a topic"))
+        if self.validation != "dlq" and self.dlq is not None:
+            problems.append((("dlq",), f"is given, but validate is {self.validation}; set validate: dlq or remove dlq"))
+        if problems:
+            raise Located(problems)
+        return self
 
 
 class TopicArchiveSettings(Group):
@@ -118,7 +183,8 @@ class TopicSettings(Group):
     partitions: Annotated[StrictInt, Field(ge=1, le=100_000)]
     """Number of partitions. It cannot be changed once the topic exists, because keys are spread by it."""
     retention: Retention = None
-    """How long records are kept, or `forever`. This version deletes nothing."""
+    """How long archived records are kept, or `forever`; at least an hour. `archiver clean` takes archives of which every record was
+    received longer ago out of the table, and deletes them later. What is not archived stays. A longer retention brings nothing back."""
     key: SchemaSettings | None = None
     """The Protobuf message in the keys; without it the keys are bytes."""
     value: SchemaSettings | None = None

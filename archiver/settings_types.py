@@ -6,6 +6,7 @@ message here never repeats a secret.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,13 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TABLE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
 _MESSAGE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})", re.ASCII)
+_COLUMN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 TOPIC_NAME_MAX = 249
+SUBJECT_MAX = 1024
+COLUMN_NAME_MAX = 255
+RESERVED_COLUMNS = frozenset({"__raw__", "__prefix__", "__err__", "__unrecognized__"})
+PORT_MAX = 65535
 
 
 class Group(BaseModel):
@@ -103,14 +110,22 @@ def _quantity(value: object, units: Mapping[str, float], wanted: str) -> float:
     return product
 
 
+RETENTION_MIN_S = 3600.0
+
+
 def parse_retention(value: object) -> float | None:
     """Seconds of a duration, or None for `forever`; raises `ValueError`."""
     if value is None or value == "forever":
         return None
     try:
-        return parse_duration(value)
+        seconds = parse_duration(value)
     except ValueError as error:
         raise ValueError(f"{error}, and not the word forever") from None
+    if seconds < RETENTION_MIN_S:
+        raise ValueError(
+            f"{value!r} is less than an hour; records are deleted for good, so write what is meant, for example 30d or forever"
+        )
+    return seconds
 
 
 def surroundings(info: ValidationInfo) -> Surroundings | None:
@@ -126,6 +141,25 @@ def resolve_path(value: object, info: ValidationInfo) -> object:
         raise ValueError(f"{str(value)!r} is not a usable path; write it out, absolute or relative to the configuration file")
     around = surroundings(info)
     return Path(value) if around is None else around.folder / value
+
+
+def parse_listen(value: object) -> object:
+    """HOST:PORT; raises `ValueError`."""
+    match = _LISTEN.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{str(value)[:80]!r} is not HOST:PORT, for example 127.0.0.1:8787 or [::1]:8787")
+    if int(match["port"]) > PORT_MAX:
+        raise ValueError(f"{value!r} has the port {match['port']}; ports end at {PORT_MAX}")
+    return value
+
+
+def resolve_glob(value: object, info: ValidationInfo) -> str:
+    """An absolute pattern; a relative one begins at the folder of the configuration file."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("must be a pattern of file names, for example inbox/*.jsonl")
+    around = surroundings(info)
+    folder = around.folder if around is not None else Path.cwd()
+    return value if value.startswith("/") else f"{glob.escape(str(folder))}/{value}"
 
 
 def resolve_uri(value: object, info: ValidationInfo) -> object:
@@ -206,6 +240,37 @@ def check_message(value: object) -> object:
     return value
 
 
+def check_subject(value: object) -> object:
+    """The name of a subject of a registry; raises `ValueError`."""
+    if not isinstance(value, str) or not 1 <= len(value) <= SUBJECT_MAX or not value.isprintable() or value.strip() != value:
+        raise ValueError(f"{str(value)[:80]!r} is not the name of a subject: 1 to {SUBJECT_MAX} printable characters, such as orders-value")
+    return value
+
+
+def check_proto_file(value: object) -> object:
+    """A .proto file below a folder; raises `ValueError`."""
+    parts = value.split("/") if isinstance(value, str) else []
+    if not isinstance(value, str) or not value.endswith(".proto") or not value.isprintable() or {"", ".", ".."} & set(parts):
+        raise ValueError(f"{str(value)[:80]!r} is not a file below the folder, such as shop/order.proto")
+    return value
+
+
+def check_field_path(value: object) -> object:
+    """Names of fields, separated by dots; raises `ValueError`."""
+    if not isinstance(value, str) or not _MESSAGE.fullmatch(value):
+        raise ValueError(f"{str(value)[:80]!r} is not a path of field names such as customer.id")
+    return value
+
+
+def check_column(value: object) -> object:
+    """The name of a column; raises `ValueError`."""
+    if not isinstance(value, str) or not _COLUMN.fullmatch(value) or len(value) > COLUMN_NAME_MAX:
+        raise ValueError(f"{str(value)[:80]!r} is not the name of a column: 1 to {COLUMN_NAME_MAX} of A-Z a-z 0-9 _, no digit first")
+    if value.casefold() in RESERVED_COLUMNS:
+        raise ValueError(f"{value!r} is the name of a column that every topic has; choose another")
+    return value
+
+
 _NUMBER_OR_TEXT: list[dict[str, Any]] = [{"type": "number", "minimum": 0}]
 Duration = Annotated[
     float,
@@ -236,6 +301,13 @@ Retention = Annotated[
 """Seconds, or None for ever."""
 
 FilePath = Annotated[Path, BeforeValidator(resolve_path)]
+GlobPath = Annotated[str, BeforeValidator(resolve_glob), WithJsonSchema({"type": "string", "minLength": 1})]
+"""An absolute pattern of file names."""
+
+Listen = Annotated[
+    str, BeforeValidator(parse_listen), WithJsonSchema({"type": "string", "pattern": r"^(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):\d{1,5}$"})
+]
+"""Address and port."""
 DataUri = Annotated[str, BeforeValidator(resolve_uri)]
 SECRET_SCHEMA: dict[str, Any] = {
     "type": "object",

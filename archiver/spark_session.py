@@ -10,31 +10,95 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from archiver.errors import Halt, RetryLater
 from archiver.java import require_java
+from archiver.scratch import scratch_folder
 from archiver.settings import SparkSettings
 
+_log = logging.getLogger(__name__)
+
+_gateways: Any = java_gateway
 _LOOPBACK = "127.0.0.1"
 _LOG_TAIL_BYTES = 2000
+_END_S = 10.0
+"""For a JVM that was killed to be gone."""
+_ASK_EVERY_S = 1.0
+_ENDED_S = 2.0
+"""For a process that was killed to be gone."""
+_SHELL_SIGNALS = 128
+"""A shell, and a JVM that is asked to end, add the number of the signal to this."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """This JVM plans and hands out tasks; no record passes through it. The optimising compiler and parallel collectors would only take the
 cores from the Python workers, and make the start slower."""
+
+
+class Pulse:
+    """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is killed, so that the wait ends.
+
+    Enter it around the wait. Without a JVM of ours it does nothing.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes] | None = None, gateway: Any = None, timeout_s: float = threading.TIMEOUT_MAX
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.silent = False
+        """Whether the JVM was killed because it gave no sign of life."""
+        self._process = process
+        self._gateway = gateway
+        self._answered = threading.Event()
+        self._done = threading.Event()
+
+    def __enter__(self) -> Self:
+        if self._process is not None:
+            for work in (self._ask, self._judge):
+                threading.Thread(target=work, name="spark-pulse", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._answered.set()
+
+    def kill(self) -> None:
+        """End the JVM whatever it does; whoever waits for it gets an error."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDED_S)
+
+    def _ask(self) -> None:
+        while not self._done.wait(min(_ASK_EVERY_S, self.timeout_s / 2)):
+            with contextlib.suppress(Py4JError, OSError):
+                self._gateway.jvm.System.currentTimeMillis()
+                self._answered.set()
+
+    def _judge(self) -> None:
+        while self._answered.wait(self.timeout_s):
+            self._answered.clear()
+            if self._done.is_set():
+                return
+        if not self._done.is_set():
+            self.silent = True
+            _log.warning("the JVM of spark gave no sign of life for %g s and is killed", self.timeout_s)
+            self.kill()
 
 
 class SparkSessions:
@@ -54,8 +118,9 @@ class SparkSessions:
         `RetryLater` if a Spark Connect server cannot be reached.
         """
         with self._lock:
-            if self._session is not None and not _answers(self._session):
-                self._forget()
+            with self.answering():
+                if self._session is not None and not _answers(self._session):
+                    self._forget()
             if self._session is None:
                 self._session = self._connect() if self._settings.remote else self._start()
             return self._session
@@ -63,9 +128,41 @@ class SparkSessions:
     def cores(self) -> int:
         """How many tasks run at the same time."""
         session = self.session()
-        if self._settings.remote:
-            return int(session.conf.get("spark.default.parallelism", "") or os.cpu_count() or 1)
-        return max(1, session.sparkContext.defaultParallelism)
+        try:
+            if self._settings.remote:
+                return int(session.conf.get("spark.default.parallelism", "") or os.cpu_count() or 1)
+            with self.answering():
+                return max(1, session.sparkContext.defaultParallelism)
+        except (PySparkException, Py4JError, OSError, AttributeError) as error:
+            raise RetryLater(f"spark was lost while it was asked how many tasks it runs: {error}") from error
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a session whose JVM has not ended. Asks nobody and starts nothing."""
+        process = _process()
+        return self._session is not None and process is not None and process.poll() is None
+
+    def answering(self) -> Pulse:
+        """To be entered around whatever waits for the JVM: ends one that was started here and hangs."""
+        process = None if self._borrowed or self._settings.remote else _process()
+        return Pulse(process, SparkContext._gateway, self._settings.answer_timeout)
+
+    def ask(self) -> None:
+        """One round trip to the JVM, if there is one; waits as long as it takes. Raises `RetryLater` if it is lost meanwhile."""
+        gateway = SparkContext._gateway
+        if gateway is None or not self.runs:
+            return
+        try:
+            gateway.jvm.System.currentTimeMillis()
+        except (Py4JError, OSError) as error:
+            if self.runs:
+                raise RetryLater(f"the JVM of spark does not answer: {error}") from error
+
+    def abandon(self) -> None:
+        """End the JVM that this process started, whatever it does at the moment; whoever waits for it gets an error."""
+        process = _process()
+        if process is not None and not self._borrowed:
+            process.kill()
 
     def close(self) -> None:
         """Stop the session if this object started it. The JVM stays for a later session and ends with the process."""
@@ -76,19 +173,29 @@ class SparkSessions:
                     session.stop()
 
     def _start(self) -> SparkSession:
+        logging.getLogger().addFilter(_is_not_py4j)  # adding it again does nothing
         if SparkContext._active_spark_context is not None:
             self._borrowed = True
             return SparkSession.builder.getOrCreate()
         self._borrowed = False
         require_java(self._environ)
-        folder = _process_folder()
-        conf = SparkConf(loadDefaults=False).setAll(sorted(properties(self._settings, folder).items()))
+        with self.answering():
+            if SparkContext._gateway is not None and not _alive(SparkContext._gateway):
+                _reset()  # Its JVM died after a start that failed: no session was there to notice it.
+        folder, start = _process_folder(), _Start(self._settings.start_timeout)
         try:
-            with _environment(self._settings.master), (folder / "spark.log").open("ab") as log:
+            conf = SparkConf(loadDefaults=False).setAll(sorted(properties(self._settings, folder).items()))
+            with start, _environment(self._settings.master), (folder / "spark.log").open("ab") as log:
                 _launch(conf, log)
-                return SparkSession(SparkContext(conf=conf))
-        except (PySparkException, Py4JError, OSError, RuntimeError, ValueError) as error:
+                return SparkSession(_quiet(SparkContext(conf=conf)))
+        except (PySparkException, Py4JError, OSError, EOFError, RuntimeError, ValueError) as error:
+            code = start.killed()
             _reset()
+            if code is not None:
+                raise RetryLater(
+                    f"the JVM of spark was killed while it started (exit code {code}), the next run starts it again; is there enough "
+                    f"memory? its last words: {_tail(folder / 'spark.log')}"
+                ) from error
             raise Halt(
                 f"spark does not start with master {self._settings.master!r}: {error}; check the settings under spark. "
                 f"its last words: {_tail(folder / 'spark.log')}"
@@ -98,7 +205,7 @@ class SparkSessions:
         self._borrowed = False
         try:
             builder = SparkSession.builder.remote(str(self._settings.remote))
-            for name, value in sorted(self._settings.conf.items()):
+            for name, value in sorted(self._settings.properties().items()):
                 builder = builder.config(name, value)
             return builder.getOrCreate()
         except ImportError as error:
@@ -114,18 +221,78 @@ class SparkSessions:
         _reset()
 
 
+class _Start:
+    """Knows the JVM that is being started, which pyspark keeps to itself until it has answered, and kills one that takes too long."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._process = _process()
+        self._popen: Any = None
+        self._timer = threading.Timer(timeout_s, self._kill)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._popen, _gateways.Popen = _gateways.Popen, self._open
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        _gateways.Popen = self._popen
+
+    def killed(self) -> int | None:
+        """The exit code of a JVM that a signal has ended, as its parent or as a shell tells it; None if it has not ended so."""
+        if self._process is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(_ENDED_S)
+            return code if code < 0 or code > _SHELL_SIGNALS else None
+        return None
+
+    def _open(self, *arguments: Any, **options: Any) -> Any:
+        self._process = self._popen(*arguments, **options)
+        return self._process
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+
+def _quiet(context: SparkContext) -> SparkContext:
+    """Let the server of accumulators tell the log of its errors, instead of standard error."""
+    server: Any = context._accumulatorServer
+    server.handle_error = _tell_of_accumulators
+    return context
+
+
+def _tell_of_accumulators(*_: object) -> None:
+    error = sys.exception()
+    if isinstance(error, EOFError | OSError):
+        _log.debug("spark's channel of accumulators has ended", exc_info=error)  # with the JVM; the round says what it means
+    else:
+        _log.error("spark's channel of accumulators has failed", exc_info=error)
+
+
 @functools.cache
 def _process_folder() -> Path:
     """Where the JVM of this process keeps its log and its scratch files; removed when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="archiver-spark-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = scratch_folder(Path(tempfile.gettempdir()))
+    atexit.register(_clear, folder)
     return folder
+
+
+def _clear(folder: Path) -> None:
+    """End the JVM, which writes there as long as it lives, and remove the folder."""
+    process = _process()
+    if process is not None:
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_S)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
     """Every Spark property that we set; `spark.conf` of the settings wins. Writes the logging configuration into `folder`."""
-    logging = folder / "log4j2.properties"
-    logging.write_text(
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(
         "rootLogger.level = warn\nrootLogger.appenderRef.stderr.ref = stderr\n"
         "appender.stderr.type = Console\nappender.stderr.name = stderr\n"
         "appender.stderr.target = SYSTEM_ERR\nappender.stderr.layout.type = PatternLayout\n"
@@ -136,7 +303,7 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.app.name": "stream-archiver",
         "spark.master": settings.master,
         "spark.driver.memory": settings.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging.as_uri()} {_JAVA_OPTIONS}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} {_JAVA_OPTIONS}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "false",
@@ -152,7 +319,7 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
             # Workers import this very package, however the process was started.
             "spark.executorEnv.PYTHONPATH": package_root,
         }
-    return found | dict(settings.conf)
+    return found | settings.properties()
 
 
 def _launch(conf: SparkConf, log: IO[bytes]) -> None:
@@ -225,6 +392,16 @@ def _reset() -> None:
         SparkContext._gateway = None
         SparkContext._jvm = None
     SparkSession._instantiatedSession = None
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Py4j tells the root logger of every lost connection with a traceback; what it means for the round is said by the round."""
+    return "py4j" not in Path(record.pathname).parts
+
+
+def _process() -> subprocess.Popen[bytes] | None:
+    """The JVM of this process, if it started one."""
+    return getattr(SparkContext._gateway, "proc", None)
 
 
 def _alive(gateway: Any) -> bool:

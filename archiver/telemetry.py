@@ -1,7 +1,8 @@
-"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the names of all metrics.
+"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the table of all metrics.
 
 Owns the set-up of the root logger, done once by the composition root. A module logs by `logging.getLogger(__name__)` and passes its values
-by `extra={...}`; they become fields of the line. Must never write to standard output, which belongs to the commands.
+by `extra={...}`; they become fields of the line. Promises that no secret that `archiver.redaction` knows stands in a line, be it in the
+message, in a value or in a traceback. Must never write to standard output, which belongs to the commands.
 """
 
 from __future__ import annotations
@@ -12,27 +13,14 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from archiver.redaction import redacted, redacted_document
+from archiver.telemetry_metrics import METRICS, Metric
+
+__all__ = ["METRICS", "QUIET", "JsonLines", "Metric", "PlainLines", "setup_logging"]
+
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 QUIET = ("py4j", "pyspark", "pyiceberg", "urllib3", "botocore")
 """Libraries whose informative messages say nothing to our operators; their warnings pass."""
-
-METRICS: dict[str, str] = {
-    "archiver_intake_queue_bytes": "bytes that wait in the intake writer or are being written, counted as intake.queue_bytes_max counts",
-    "archiver_intake_queue_bytes_max": "the bound of that, intake.queue_bytes_max: a sender that would exceed it waits",
-    "archiver_intake_records_accepted_total": "records that were taken into the queue",
-    "archiver_intake_bytes_accepted_total": "raw bytes of the records that were taken into the queue",
-    "archiver_intake_records_ok_total": "records acknowledged as stored, at their offset",
-    "archiver_intake_records_failed_total": "records acknowledged as certainly not stored",
-    "archiver_intake_records_unknown_total": "records acknowledged as of unknown outcome",
-    "archiver_intake_flushes_total": "flushes that were begun",
-    "archiver_intake_producer_waits_total": "how often a sender found the queue full and had to wait: the store or the log is too slow",
-    "archiver_intake_producer_wait_seconds_total": "how long senders waited before a full queue, all together",
-    "archiver_intake_upload_seconds": "how long the upload of the last intake file took",
-    "archiver_intake_append_seconds": "how long the append of the last entry took, retries included",
-    "archiver_intake_pinned_age_seconds": "age of the oldest intake file that is needed, and which partition needs it; 0: none",
-    "archiver_intake_clock_refusals_total": "how often something was refused because this machine's clock is ahead of its reference",
-}
-"""Every metric there is, by its Prometheus name, and what it says. Names that end in `_total` only grow."""
 
 
 class JsonLines(logging.Formatter):
@@ -43,12 +31,12 @@ class JsonLines(logging.Formatter):
             "time": _instant(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redacted(record.getMessage()),
             **_values(record),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+            line["traceback"] = redacted(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False)
 
 
 class PlainLines(logging.Formatter):
@@ -56,9 +44,9 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         values = "".join(f" {name}={value}" for name, value in _values(record).items())
-        text = record.getMessage().replace("\n", "\\n")
+        text = redacted(record.getMessage()).replace("\n", "\\n")
         line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}{values}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
@@ -81,5 +69,5 @@ def _instant(record: logging.LogRecord) -> str:
 
 
 def _values(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller passed by `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _OWN}
+    """What the caller passed by `extra`; what JSON has no word for, as text."""
+    return {name: redacted_document(value) for name, value in vars(record).items() if name not in _OWN}

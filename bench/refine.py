@@ -20,6 +20,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -41,6 +42,7 @@ from archiver.jobs.refine_spark import SparkRefiner
 from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import cluster_key
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
 from archiver.settings_groups import IntakeSettings, LogSettings, SparkSettings
@@ -51,6 +53,7 @@ from intake.writer import IntakeWriter
 
 PARTITIONS = 16
 CORES = 2
+CLUSTER = "c" * 32
 WANTED_RATIO = 0.7
 ZSTD_LEVEL = 1
 _F = descriptor_pb2.FieldDescriptorProto
@@ -154,9 +157,13 @@ def _map(kind: Any, lengths: Any, random: Any) -> pa.Array[Any]:
     return found
 
 
-def fill_intake(count: int, folder: Path) -> tuple[Sequencer, LocalObjectStore, TopicId, int]:
-    """Send the records through the writer of the product; returns also the raw bytes."""
+def fill_intake(
+    count: int, folder: Path, make: Callable[[int, int], pa.Array[Any]] = make_values
+) -> tuple[Sequencer, LocalObjectStore, TopicId, int]:
+    """Send the records through the writer of the product; returns also the raw bytes. `make`: values from a count and a seed."""
     objects = LocalObjectStore(folder / "data")
+    identity = {"format": 1, "cluster_id": CLUSTER, "name": "bench"}
+    objects.create(cluster_key(), json.dumps(identity).encode())
     settings = LogSettings()
     sequencer = Sequencer(MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings)
     topic = sequencer.declare_topic("orders", PARTITIONS)
@@ -164,7 +171,7 @@ def fill_intake(count: int, folder: Path) -> tuple[Sequencer, LocalObjectStore, 
     with IntakeWriter(objects, sequencer, IntakeSettings(), SystemClock(), SystemIds()) as writer:
         for first in range(0, count, 200_000):
             rows = min(200_000, count - first)
-            values = make_values(rows, seed=first)
+            values = make(rows, first)
             keys = pa.array([b"%012d" % number for number in range(first, first + rows)], pa.binary())
             headers = pa.array([[]] * rows, RECORD_SCHEMA.field("headers").type)
             times = pa.array(1_700_000_000_000_000 + np.arange(first, first + rows) * 50).cast(RECORD_SCHEMA.field("event_timestamp").type)
@@ -189,7 +196,7 @@ class Ours:
 
     def __init__(self, sequencer: Sequencer, objects: LocalObjectStore, topic_id: TopicId, sessions: SparkSessions) -> None:
         self._sequencer, self._objects, self._topic_id = sequencer, objects, topic_id
-        self._schema: TopicSchema = decide("orders", None, None, Source("bench.Order", descriptor_set()))
+        self._schema: TopicSchema = decide("orders", (), None, Source("bench.Order", descriptor_set())).schema
         self._refiner = SparkRefiner(sessions.session)
         self._epoch = 0
         self.stored_bytes = 0
@@ -201,7 +208,7 @@ class Ours:
         plans = plans_of(self._sequencer, self._topic_id, self._epoch)
         bundles = bundle(plans, CORES, SparkSettings().task_bytes, 64)
         topics = {self._topic_id: RefineTopic(self._topic_id, "orders", self._schema, "day")}
-        job = RefineJob("c" * 32, f"file://{self._objects.root}", self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL))
+        job = RefineJob(CLUSTER, f"file://{self._objects.root}", self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL))
         results = self._refiner.refine(job)
         seconds = time.perf_counter() - start
         assert all(result.error is None for result in results), results

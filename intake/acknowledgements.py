@@ -7,7 +7,7 @@ it is certainly not there, `unknown` that it may be. An offset is there only wit
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,6 +33,8 @@ class Acknowledgement:
     """Why it is not `ok`, and what to do."""
     refusal: Refusal | None = None
     """The rule of idempotent producers by which the log refused it, for programs; None if it was no such rule."""
+    refused: bool = False
+    """The record itself is wrong, so sending it again cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Verdict:
     outcome: Outcome
     error: str | None = None
     refusal: Refusal | None = None
+    refused: bool = False
+    """As in `Acknowledgement`."""
 
 
 OK = Verdict("ok")
@@ -58,6 +62,8 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
         self.verdicts: list[Verdict] = []
         self.verdict_of: npt.NDArray[np.int32] = np.full(len(partitions), -1, np.int32)
         """Per row, the position in `verdicts`."""
+        self.elsewhere: dict[int, str] = {}
+        """The topics of rows that went into another one, because they do not decode."""
 
     @property
     def outcome(self) -> Outcome:
@@ -77,7 +83,9 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
     def _row(self, row: int) -> Acknowledgement:
         verdict = self.verdicts[self.verdict_of[row]]
         offset = int(self.offsets[row]) if verdict.outcome == "ok" else None
-        return Acknowledgement(self.topic, int(self.partitions[row]), offset, verdict.outcome, verdict.error, verdict.refusal)
+        row = range(len(self))[row]
+        topic = self.elsewhere.get(row, self.topic)
+        return Acknowledgement(topic, int(self.partitions[row]), offset, verdict.outcome, verdict.error, verdict.refusal, verdict.refused)
 
     def settle(self, first_row: int, offsets: npt.NDArray[np.int64], verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
         """Set the outcome of the rows from `first_row` on (the writer's part)."""
@@ -90,15 +98,17 @@ class BatchAcknowledgement(Sequence[Acknowledgement]):
 class PendingRecord:
     """The acknowledgement of one record, to come."""
 
-    __slots__ = ("_acknowledgement", "partition", "sequence", "settled", "topic")
+    __slots__ = ("_acknowledgement", "partition", "sequence", "settled", "told", "topic")
 
-    def __init__(self, topic: str, partition: int, settled: threading.Condition) -> None:
+    def __init__(self, topic: str, partition: int, settled: threading.Condition, told: Callable[[], None] | None = None) -> None:
         self.topic = topic
         self.partition = partition
         self.sequence: int | None = None
         """Its sequence number, by which it can be sent again; None if no idempotent producer sent it."""
         self.settled = settled
         """Whoever settles holds it and wakes those who wait."""
+        self.told = told
+        """Called once, when the outcome is there, by the thread that settles: it must be quick and raise nothing."""
         self._acknowledgement: Acknowledgement | None = None
 
     def done(self) -> bool:
@@ -118,7 +128,11 @@ class PendingRecord:
         if self._acknowledgement is not None:
             return False
         known = offset if verdict.outcome == "ok" else None
-        self._acknowledgement = Acknowledgement(self.topic, self.partition, known, verdict.outcome, verdict.error, verdict.refusal)
+        self._acknowledgement = Acknowledgement(
+            self.topic, self.partition, known, verdict.outcome, verdict.error, verdict.refusal, verdict.refused
+        )
+        if self.told is not None:
+            self.told()
         return True
 
 
@@ -129,7 +143,8 @@ class PendingBatch:
         self.topic = topic
         self.partitions = partitions
         self.sequences: npt.NDArray[np.int32] | None = None
-        """Per row its sequence number, -1 where the row found no room; None if no idempotent producer sent the batch."""
+        """Per row its sequence number, -1 where the row found no room, was refused, or went into another topic; None if no idempotent
+        producer sent the batch."""
         self.settled = settled
         """Whoever settles holds it and wakes those who wait."""
         self._acknowledgement = BatchAcknowledgement(topic, partitions)
@@ -146,6 +161,11 @@ class PendingBatch:
             done = self.settled.wait_for(self.done, timeout_s)
         if not done:
             raise RetryLater(f"the batch is not acknowledged after {timeout_s:g} s; ask again")
+        return self._acknowledgement
+
+    @property
+    def answered(self) -> BatchAcknowledgement:
+        """The outcomes as far as they are there (the writer's part, as what follows)."""
         return self._acknowledgement
 
     def expect(self, first_row: int) -> None:

@@ -37,6 +37,16 @@ class BacklogSummary:
 EMPTY = BacklogSummary(0, 0, 0, 0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What was accepted at or beyond some offset, stable or not."""
+
+    records: int
+    """Offsets without those of aborted transactions; records of open ones count."""
+    first_accept_us: int | None
+    """Newest accept time of the segment with the first of them; None if there is none."""
+
+
 class ShelvedSegments(Protocol):
     """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends at a shelved offset."""
 
@@ -49,9 +59,16 @@ class ShelvedSegments(Protocol):
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
         """The records beyond `start`."""
 
+    def key_of(self, log_index: int) -> str | None:
+        """The object that holds what the entry at `log_index` decided; None if it is in no shelf."""
+
 
 class NoShelves:
     """Nothing was shelved yet."""
+
+    def key_of(self, log_index: int) -> str | None:
+        del log_index
+        return None
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
         del tp, start, end, bytes_max
@@ -147,12 +164,35 @@ class Backlog:
         below = self._shelves.gaps(tp, start, min(end, held.shelved_to)) if start < held.shelved_to else []
         return merged([*below, *(gap for gap in held.gaps if gap[1] > held.shelved_to)], start, end)
 
-    def summary(self, tp: TopicPartition, start: int) -> BacklogSummary:
-        """What is stable and beyond offset `start`."""
-        stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
+    def summary(self, tp: TopicPartition, start: int, stable: int | None = None) -> BacklogSummary:
+        """What is stable and beyond offset `start`. To find the stable offset goes through all open transactions; a caller that has done
+        so for many partitions says what it found.
+        """
+        if stable is None:
+            stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
         held = self._held(tp)
         below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
         return joined(below, summed((segment for segment in held.beyond(start) if segment.end <= stable), start))
+
+    def waiting(self, tp: TopicPartition, start: int) -> Waiting:
+        """What was accepted at or beyond `start`. Goes through the gaps that are held, never through the segments."""
+        end = self.fold.next_offset(tp)
+        held = self._held(tp)
+        below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
+        at = max(start, held.shelved_to)
+        if at >= end:
+            return Waiting(below.rows, below.first_accept_us if below.rows else None)
+        gaps = held.gaps[max(0, bisect_right(held.gaps, (at, at)) - 1) :]
+        records = below.rows + end - at - sum(high - low for low, high in merged(gaps, at, end))
+        if below.rows:
+            return Waiting(records, below.first_accept_us)
+        place = bisect_right(held.segments, at, key=END)
+        first = held.segments[place : place + 1]
+        return Waiting(records, first[0].accept_max_us if first else None)
+
+    def shelf_of(self, tp: TopicPartition, segment: SegmentRef) -> str | None:
+        """The key of the shelf in which the log keeps that segment; None if the segment is held here."""
+        return self._shelves.key_of(segment.file.log_index) if segment.end <= self._held(tp).shelved_to else None
 
     def _held(self, tp: TopicPartition) -> _Held:
         """A partition at one moment, though a checkpoint may take segments out meanwhile: it raises `shelved_to` first."""

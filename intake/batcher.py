@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -163,6 +163,30 @@ class FlushQueue:
             self._raw_bytes += raw_bytes
             if len(self._items) == 1 or self._waiting_bytes >= self._delay_max_bytes:
                 self.changed.notify_all()
+
+    def try_put_all(self, raw_bytes: int, cost: int, make: Callable[[], Sequence[Item]]) -> bool:
+        """Admit items of that size and cost together, at once; False if there is no room for all of them, and then for none.
+
+        What waits is written at once if they found no room. Raises `Halt` after `close`, and what `make` raises.
+        """
+        with self.changed:
+            if self._closed:
+                raise Halt("the writer is closed; open another one")
+            if not self._has_room(cost):
+                self._waits += 1
+                self._flush_below = max(self._flush_below, self._put)
+                self.changed.notify_all()
+                return False
+            items = make()
+            now_s = self._clock.monotonic_s()
+            self._items.extend((now_s, item) for item in items)
+            self._waiting_bytes += raw_bytes
+            self._held_cost += cost
+            self._put += len(items)
+            self._records += sum(item.rows for item in items)
+            self._raw_bytes += raw_bytes
+            self.changed.notify_all()
+            return True
 
     def _await_room(self, cost: int, timeout_s: float) -> None:
         if self._has_room(cost):

@@ -1,6 +1,7 @@
 """A checkpoint: the state of the intake fold before one entry of the log, as bytes.
 
-Frozen format 1: the magic, the SHA-256 of all that follows it, an `IntakeState` message. Promises that the same state gives the same bytes
+Frozen format 1: the magic, the SHA-256 of all that follows it, an `IntakeState` message. Its field `format` is 2, and the rest as before,
+where it holds what a reader of format 1 would misread: then that one stops. Promises that the same state gives the same bytes
 and that a single wrong bit is noticed. Pure: neither reads nor writes an object (`intake.checkpoint_store` does).
 
 What is decided, which is everything below the stable offsets, stands in shelves and not here. So the size follows the number of partitions,
@@ -19,14 +20,17 @@ from google.protobuf.message import DecodeError
 from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId, TopicPartition
 from archiver.proto import intake_state_pb2 as pb
-from intake.fold import FoldState, IntakeFold, TopicState
+from intake.checkpoint_sources import source_message, source_state
+from intake.fold import DeletedTopic, FoldState, IntakeFold, TopicState
 from intake.partition_state import PartitionState, merged
 from intake.producers import BATCHES_REMEMBERED, KnownBatch, Producer
 from intake.segments import FileRef, SegmentRef
 from intake.transactions import OpenTransaction
 
 FORMAT = 1
-"""Of the state; part of the object's key as well."""
+"""Of the object; part of its key as well."""
+STATE_FORMATS = (1, 2)
+"""Of the state in it: 2 has deleted topics or positions of sources."""
 MAGIC = b"archiver.state.1"
 _DIGEST_BYTES = 32
 
@@ -79,14 +83,18 @@ def decode(data: bytes, where: str) -> Checkpoint:
         message = pb.IntakeState.FromString(payload)
     except DecodeError as error:
         raise Corrupted(f"checkpoint {where} is not the state of an intake fold") from error
-    if message.format != FORMAT:
-        raise Halt(f"checkpoint {where} has the format {message.format}, this version knows {FORMAT}; upgrade before reading this log")
+    if message.format not in STATE_FORMATS:
+        raise Halt(
+            f"checkpoint {where} has the format {message.format}, this version knows {STATE_FORMATS[-1]}; upgrade before reading this log"
+        )
     return _checkpoint(message)
 
 
 def same(one: FoldState, other: FoldState) -> bool:
     """Whether two folds know the same and hold the same; how their gaps are cut does not matter."""
     if _scalars(one) != _scalars(other) or one.partitions.keys() != other.partitions.keys():
+        return False
+    if {source.name: source for source in one.sources} != {source.name: source for source in other.sources}:
         return False
     for tp, state in one.partitions.items():
         twin = other.partitions[tp]
@@ -100,7 +108,7 @@ def same(one: FoldState, other: FoldState) -> bool:
 def _scalars(state: FoldState) -> tuple[object, ...]:
     return (
         *(state.next_index, state.cluster_id, state.tick_us, state.newest_us, state.newest_key, state.barrier_ms),
-        *(list(state.topics), list(state.producers), list(state.transactions), list(state.ids)),
+        *(list(state.topics), list(state.deleted), list(state.producers), list(state.transactions), list(state.ids)),
     )
 
 
@@ -117,7 +125,7 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
     places = {file.log_index: place for place, file in enumerate(files)}
     topic_places = {topic.topic_id: place for place, topic in enumerate(state.topics)}
     return pb.IntakeState(
-        format=FORMAT,
+        format=_state_format(state),
         next_index=state.next_index,
         cluster_id=bytes.fromhex(state.cluster_id or ""),
         tick_us=state.tick_us,
@@ -132,7 +140,8 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
                 partitions=[_partition_message(state.partitions[topic.topic_id, number], places) for number in range(topic.partitions)],
             )
             for topic in state.topics
-        ],
+        ]
+        + [_deleted_message(topic) for topic in state.deleted],
         files=[pb.File(log_index=file.log_index, key=file.key, size=file.size, footer_sha256=file.footer_sha256) for file in files],
         producers=[_producer_message(producer, topic_places) for producer in state.producers],
         transactions=[_transaction_message(transaction, topic_places) for transaction in state.transactions],
@@ -141,7 +150,18 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
             pb.Shelf(start=shelf.start, end=shelf.end, size=shelf.size, sha256=shelf.sha256, footer_sha256=shelf.footer_sha256)
             for shelf in checkpoint.shelves
         ],
+        sources=[source_message(source) for source in sorted(state.sources, key=lambda source: source.name)],
     )
+
+
+def _state_format(state: FoldState) -> int:
+    """2 only if it is needed, so that older versions read on as long as they misread nothing."""
+    return 2 if state.deleted or state.sources else 1
+
+
+def _deleted_message(topic: DeletedTopic) -> pb.Topic:
+    deleted = pb.Deleted(time_us=topic.deleted_us, partitions=topic.partitions)
+    return pb.Topic(topic_id=bytes.fromhex(topic.topic_id), name=topic.name, created_us=topic.created_us, deleted=deleted)
 
 
 def _files_of(partitions: Mapping[TopicPartition, PartitionState]) -> list[FileRef]:
@@ -222,6 +242,12 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         topics=tuple(
             TopicState(topic_id, topic.name, len(topic.partitions), topic.created_us)
             for topic_id, topic in zip(topic_ids, message.topics, strict=True)
+            if not topic.HasField("deleted")
+        ),
+        deleted=tuple(
+            DeletedTopic(topic_id, topic.name, topic.deleted.partitions, topic.created_us, topic.deleted.time_us)
+            for topic_id, topic in zip(topic_ids, message.topics, strict=True)
+            if topic.HasField("deleted")
         ),
         partitions={
             (topic_id, number): _partition(partition, files)
@@ -230,6 +256,7 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         },
         producers=tuple(_producer(producer, topic_ids) for producer in message.producers),
         transactions=tuple(_transaction(transaction, topic_ids) for transaction in message.transactions),
+        sources=tuple(source_state(source) for source in message.sources),
         ids=tuple(message.ids),
     )
     shelves = tuple(ShelfRef(shelf.start, shelf.end, shelf.size, shelf.sha256, shelf.footer_sha256) for shelf in message.shelves)

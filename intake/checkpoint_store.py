@@ -14,7 +14,7 @@ from archiver.log.store import Log
 from archiver.objects.paths import SHELF_PREFIX, checkpoint_key, checkpoint_prefix, parse_checkpoint_key, parse_shelf_key, shelf_key
 from archiver.objects.store import ObjectStore
 from intake.checkpoint import FORMAT, Checkpoint, ShelfRef, decode
-from intake.fold import parse_entry
+from intake.entry_format import parse_entry
 
 KEPT = 2
 """The log is never trimmed beyond the older one of so many checkpoints that are whole."""
@@ -125,7 +125,7 @@ def superseded(objects: ObjectStore) -> list[str]:
     if len(kept) < KEPT:
         return []
     named = {shelf_key(shelf.start, shelf.end) for checkpoint in kept for shelf in checkpoint.shelves}
-    if any(objects.info(key) is None for key in named):
+    if any(objects.info(key) is None for key in sorted(named)):
         return []  # what takes their place is not whole itself
     keys = [store.key(index) for index in store.indexes() if index < kept[-1].index]
     for info in objects.list(SHELF_PREFIX):

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, Halt, KeyExists, LeaseHeld, Trimmed
 from archiver.log.lease import Lease
+from archiver.log.reading import entries_from
 from archiver.log.store import Entry, Log
 from archiver.objects.once import create_once
 from archiver.objects.paths import shelf_key
@@ -34,7 +35,6 @@ from intake.fold import IntakeFold
 from intake.folded_log import Span, SpanSettings
 from intake.sequencer import Sequencer
 
-_READ_ENTRIES = 1000
 LEASE_TRIES_MAX = 5
 """So often another process may be found to have the right to make checkpoints, before this one makes them beside it: the other may be
 stopped, and metadata must not grow for ever. Making them twice is harmless."""
@@ -148,11 +148,10 @@ class Checkpointer:
     def _span_from(self, index: int) -> list[Entry] | None:
         """The entries from `index` up to where the next checkpoint is due; None if it is not due yet."""
         span, found = Span(self._settings), list[Entry]()
-        while entries := self._log.read(index + len(found), _READ_ENTRIES):
-            for entry in entries:
-                found.append(entry)
-                if span.add(len(entry.data)):
-                    return found
+        for entry in entries_from(self._log, index):
+            found.append(entry)
+            if span.add(len(entry.data)):
+                return found
         return None
 
     def _make(self, before: Checkpoint | None, entries: list[Entry]) -> Checkpoint:

@@ -220,7 +220,7 @@ def _gather(items: Sequence[Item]) -> _Gathered:
             partitions.append(piece.partitions)
             row_bytes.append(piece.row_bytes)
         else:
-            batches.append(_columns_of(piece))
+            batches.append(record_columns([item.record for item in piece]))
             partitions.append(np.array([item.pending.partition for item in piece], np.int32))
             row_bytes.append(np.array([item.raw_bytes for item in piece], np.int64))
     item_rows = [item.rows for item in items]
@@ -245,8 +245,8 @@ def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:
             yield from (item for item in run if isinstance(item, BatchItem))
 
 
-def _columns_of(items: Sequence[RecordItem]) -> pa.RecordBatch:
-    records = [item.record for item in items]
+def record_columns(records: Sequence[Record]) -> pa.RecordBatch:
+    """Records that were checked, as columns of `RECORD_SCHEMA`."""
     return pa.RecordBatch.from_arrays(
         [
             pa.array([record.key for record in records], pa.binary()),

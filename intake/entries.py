@@ -7,11 +7,15 @@ from itertools import groupby
 
 from archiver.proto import intake_log_pb2 as pb
 from intake.format import PlacedSegment
+from intake.positions import Move
 from intake.producers import Stamp
 
+_FRAME_BYTES = 8
+"""More than the tag of a message inside another one, and its length."""
 
-def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> pb.IntakeFile:
-    """The body of the entry that names an intake file; segments of one topic stand together."""
+
+def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment], moves: Sequence[Move] = ()) -> pb.IntakeFile:
+    """The body of the entry that names an intake file; segments of one topic stand together. `moves` go on with it."""
     topics = [
         pb.TopicSegments(
             topic_id=bytes.fromhex(topic_id),
@@ -30,7 +34,26 @@ def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[Pla
         )
         for topic_id, group in groupby(segments, key=lambda segment: segment.topic_id)
     ]
-    return pb.IntakeFile(key=key, size=size, footer_sha256=footer_sha256, topics=topics)
+    return pb.IntakeFile(key=key, size=size, footer_sha256=footer_sha256, topics=topics, positions=[position_entry(move) for move in moves])
+
+
+def position_entry(move: Move) -> pb.SourcePosition:
+    """How far an item of a source is taken in, as the entry says it."""
+    return pb.SourcePosition(
+        source=move.source,
+        item=move.item,
+        base=move.base,
+        end=move.end,
+        done=move.done,
+        identity=move.identity,
+        seen=move.seen,
+        count=move.count,
+    )
+
+
+def positions_bytes(moves: Sequence[Move]) -> int:
+    """More than the positions add to an entry."""
+    return sum(position_entry(move).ByteSize() + _FRAME_BYTES for move in moves)
 
 
 def batch_entry(stamp: Stamp | None) -> pb.ProducerBatch | None:

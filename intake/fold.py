@@ -8,6 +8,10 @@ Ingest time. A record's ingest time is the running maximum of accept times over 
 stands earlier in the log. `SegmentRef.floor_us` carries that maximum to the beginning of each segment, so the ingest time of a segment's
 record is max(`floor_us`, accept times of the segment up to and with that record).
 
+Deletion. From its entry on a deleted topic is not there: no partition, no segment, no gap of it. Its id is remembered for good, and the
+segments of it that come later are refused one by one. A transaction that has records in it is aborted whole and its producer fenced: what
+is left of it could only be committed in part.
+
 Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at or beyond the first offset
 of an open transaction is stable.
 """
@@ -19,19 +23,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from google.protobuf.message import DecodeError
-
 from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicId, TopicPartition
 from archiver.objects.paths import parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
+from intake.entry_format import parse_entry
 from intake.partition_state import Gap, PartitionState, merged
+from intake.positions import Positions, SourceState, contradiction
 from intake.producers import Producer, Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import FileRef, SegmentRef
 from intake.transactions import OpenTransaction, Transactions
 
-ENTRY_FORMATS = (1, 2)
-"""Format 2 has producers, transactions and barriers."""
 IDS_REMEMBERED = 65_536
 """Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past it."""
 
@@ -44,6 +46,17 @@ class TopicState:
     name: str
     partitions: int
     created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedTopic:
+    """A topic that was deleted. Its name may be another topic's by now."""
+
+    topic_id: TopicId
+    name: str
+    partitions: int
+    created_us: int
+    deleted_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,7 @@ class Applied:
     landed: tuple[Landed, ...] = ()
     """Of a file: its segments, in the order of the entry."""
     refusal: Refusal | None = None
-    """Of a marker: why it touched nothing."""
+    """Why a marker, or the deletion of a topic that was deleted before, touched nothing; why a file with positions does not count."""
     producer: tuple[int, int] | None = None
     """Of a producer that was opened: its id and epoch."""
 
@@ -86,9 +99,11 @@ class IntakeFold:
         self._barrier_ms = 0
         self._by_name: dict[str, TopicState] = {}
         self._by_id: dict[TopicId, TopicState] = {}
+        self._deleted: dict[TopicId, DeletedTopic] = {}
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._producers = Producers()
         self._transactions = Transactions()
+        self._positions = Positions()
         self._ids: deque[bytes] = deque(maxlen=IDS_REMEMBERED)
 
     @property
@@ -132,6 +147,17 @@ class IntakeFold:
         return MappingProxyType(self._by_id)
 
     @property
+    def deleted_topics(self) -> Mapping[TopicId, DeletedTopic]:
+        """Every topic that was deleted, in order of deletion."""
+        return MappingProxyType(self._deleted)
+
+    def deleted_named(self, name: str) -> DeletedTopic | None:
+        """The topic of that name that was deleted last; None if none was, or if another topic has the name now."""
+        if name in self._by_name:
+            return None
+        return next((topic for topic in reversed(list(self._deleted.values())) if topic.name == name), None)
+
+    @property
     def producers(self) -> Producers:
         """The idempotent producers that are not forgotten; only the fold changes them."""
         return self._producers
@@ -140,6 +166,11 @@ class IntakeFold:
     def transactions(self) -> Transactions:
         """The open transactions; only the fold changes them."""
         return self._transactions
+
+    @property
+    def positions(self) -> Positions:
+        """How far sources were taken in; only the fold changes it."""
+        return self._positions
 
     def next_offset(self, tp: TopicPartition) -> int:
         """The offset the partition's next record will get; `NotFound` if there is no such partition."""
@@ -176,7 +207,9 @@ class IntakeFold:
         if held is None:
             topic = self._by_id.get(tp[0])
             if topic is None:
-                raise NotFound(f"there is no topic with the id {tp[0]}")
+                gone = self._deleted.get(tp[0])
+                what = f"there is no topic with the id {tp[0]}" if gone is None else f"topic {gone.name} (id {tp[0]}) was deleted"
+                raise NotFound(what)
             raise NotFound(f"topic {topic.name} has no partition {tp[1]}; it has {topic.partitions}, numbered from 0")
         return held
 
@@ -210,6 +243,10 @@ class IntakeFold:
             self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
         elif body == "forgotten":
             self._producers.forget(entry.forgotten.idle_since_us, self._transactions.busy)
+        elif body == "deleted":
+            applied = self._delete(index, entry.deleted)
+        elif body == "source_forgotten":
+            self._positions.forget(index, entry.source_forgotten)
         else:
             self._tick_us = max(self._tick_us, entry.tick.time_us)
             self._newest_us = max(self._newest_us, self._tick_us)
@@ -231,22 +268,49 @@ class IntakeFold:
         if len(declared.topic_id) != 16 or not declared.name or declared.partitions == 0:
             raise Corrupted(f"intake log: entry {index} declares a topic without a name, a 16-byte id or partitions; restore the log")
         topic_id = TopicId(declared.topic_id.hex())
-        if declared.name in self._by_name or topic_id in self._by_id:
+        if declared.name in self._by_name or topic_id in self._by_id or topic_id in self._deleted:
             return  # somebody was first: a double is void
         topic = TopicState(topic_id, declared.name, declared.partitions, declared.created_us)
         for number in range(declared.partitions):
             self._partitions[topic_id, number] = PartitionState()
-        self._by_id[topic_id] = topic
-        self._by_name[declared.name] = topic
+        # Other dictionaries, so that whoever goes through the topics meanwhile is not disturbed.
+        self._by_id = {**self._by_id, topic_id: topic}
+        self._by_name = {**self._by_name, topic.name: topic}
+
+    def _delete(self, index: int, deleted: pb.TopicDeleted) -> Applied:
+        topic_id = TopicId(deleted.topic_id.hex())
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            if topic_id not in self._deleted:
+                raise Corrupted(f"intake log: entry {index} deletes a topic {topic_id} that was never declared; restore the log")
+            return Applied(refusal="deleted")
+        tps = [(topic_id, number) for number in range(topic.partitions)]
+        for transaction in [one for one in self._transactions if any(tp in one.ranges for tp in tps)]:
+            self._close(transaction.producer_id, commit=False)
+            producer = self._producers.get(transaction.producer_id)
+            assert producer is not None, "a producer with an open transaction is not forgotten"
+            self._producers.fence(producer)
+        self._producers.forget_partitions(tps)
+        # Other dictionaries, as above; known as deleted first, so that the topic is never nowhere.
+        gone = DeletedTopic(topic_id, topic.name, topic.partitions, topic.created_us, deleted.time_us)
+        self._deleted = {**self._deleted, topic_id: gone}
+        self._by_name = {name: one for name, one in self._by_name.items() if one is not topic}
+        self._by_id = {known: one for known, one in self._by_id.items() if one is not topic}
+        for tp in tps:
+            del self._partitions[tp]
+        return NOTHING
 
     # files
 
     def _check_file(self, index: int, file: pb.IntakeFile) -> None:
         """Raise `Corrupted` unless every segment has its place; changes nothing."""
-        if not file.key or len(file.footer_sha256) != 32:
+        if wrong := contradiction(file):
+            raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
+        if (file.topics or not file.positions) and (not file.key or len(file.footer_sha256) != 32):
             raise Corrupted(f"intake log: entry {index} names a file without a key or digest; restore the log")
         for group in file.topics:
-            topic = self._by_id.get(TopicId(group.topic_id.hex()))
+            topic_id = TopicId(group.topic_id.hex())
+            topic = self._by_id.get(topic_id) or self._deleted.get(topic_id)
             if topic is None:
                 raise Corrupted(
                     f"intake log: entry {index} ({file.key}) holds records of a topic {group.topic_id.hex()} that was never declared"
@@ -260,20 +324,34 @@ class IntakeFold:
 
     def _place(self, index: int, file: pb.IntakeFile) -> Applied:
         ref = FileRef(index, file.key, file.size, file.footer_sha256)
-        behind = self._is_behind_barrier(file.key)
+        refusal = self._refusal(file)
         landed: list[Landed] = []
         for group in file.topics:
             topic_id = TopicId(group.topic_id.hex())
             for segment in group.segments:
                 tp = (topic_id, segment.partition)
-                if behind:
-                    landed.append(Landed(tp, segment.rows, (), None, "barrier"))
+                if topic_id in self._deleted:
+                    landed.append(Landed(tp, segment.rows, (), None, "deleted"))
+                elif refusal is not None:
+                    landed.append(Landed(tp, segment.rows, (), None, refusal))
                 elif segment.HasField("producer"):
                     landed.append(self._place_batch(ref, tp, segment))
                 else:
                     landed.append(self._place_segment(ref, tp, segment))
         self._newest_key = max(self._newest_key, file.key)
-        return Applied(tuple(landed))
+        if refusal is None:
+            self._positions.move(index, file.positions)
+        return Applied(tuple(landed), refusal if file.positions else None)
+
+    def _refusal(self, file: pb.IntakeFile) -> Refusal | None:
+        """Why nothing of the entry counts; None if its segments are judged one by one."""
+        if file.key and self._is_behind_barrier(file.key):
+            return "barrier"
+        if not file.positions:
+            return None
+        if any(TopicId(group.topic_id.hex()) in self._deleted for group in file.topics):
+            return "deleted"  # as a whole: the position must not pass records that do not count
+        return None if self._positions.follow(file.positions) else "position"
 
     def _is_behind_barrier(self, key: str) -> bool:
         if not self._barrier_ms:
@@ -358,8 +436,8 @@ class IntakeFold:
     def shelve(self, shelved_to: Mapping[TopicPartition, int]) -> None:
         """Let go of the segments and gaps below these offsets: a checkpoint at or before `next_index` has moved them to shelves."""
         for tp, offset in shelved_to.items():
-            held = self._partitions[tp]
-            if offset > held.shelved_to:
+            held = self._partitions.get(tp)
+            if held is not None and offset > held.shelved_to:  # None: the topic was deleted since
                 held.forget_below(offset)
 
     def restore(self, state: FoldState) -> None:
@@ -374,7 +452,10 @@ class IntakeFold:
         for topic in state.topics:
             self._by_id[topic.topic_id] = topic
             self._by_name[topic.name] = topic
+        self._deleted.update({topic.topic_id: topic for topic in state.deleted})
         self._partitions.update(state.partitions)
+        for source in state.sources:
+            self._positions.add(source)
         for producer in state.producers:
             self._producers.add(producer)
         for transaction in state.transactions:
@@ -391,9 +472,11 @@ class IntakeFold:
             newest_key=self._newest_key,
             barrier_ms=self._barrier_ms,
             topics=tuple(self._by_id.values()),
+            deleted=tuple(self._deleted.values()),
             partitions=self._partitions,
             producers=tuple(self._producers),
             transactions=tuple(self._transactions),
+            sources=tuple(self._positions),
             ids=self._ids,
         )
 
@@ -409,31 +492,9 @@ class FoldState:
     newest_key: str
     barrier_ms: int
     topics: Sequence[TopicState]
+    deleted: Sequence[DeletedTopic]
     partitions: Mapping[TopicPartition, PartitionState]
     producers: Sequence[Producer]
     transactions: Sequence[OpenTransaction]
+    sources: Sequence[SourceState]
     ids: Iterable[bytes]
-
-
-def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
-    """One entry of the intake log; `Corrupted` if it is none, `Halt` if a newer version wrote it."""
-    try:
-        entry = pb.IntakeEntry.FromString(data)
-    except DecodeError as error:
-        raise Corrupted(f"intake log: entry {index} is not an intake entry ({len(data)} bytes); restore the log") from error
-    if entry.format not in ENTRY_FORMATS or entry.WhichOneof("body") is None:
-        raise Halt(
-            f"intake log: entry {index} has the format {entry.format}, this version knows {ENTRY_FORMATS[-1]}; "
-            "upgrade before reading this log"
-        )
-    return entry
-
-
-def format_of(entry: pb.IntakeEntry) -> int:
-    """The format of an entry that is about to be written: 2 only if it needs what came with 2, so that older readers go on as long as
-    nothing is there that they would misread.
-    """
-    if entry.WhichOneof("body") not in ("topic", "file", "tick", "cluster"):
-        return 2
-    stamped = any(segment.HasField("producer") for group in entry.file.topics for segment in group.segments)
-    return 2 if stamped else 1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from archiver.errors import Halt, Trimmed
+from archiver.log.reading import entries_from
 from archiver.log.store import Log
 from intake.backlog import Backlog
 from intake.checkpoint import Checkpoint
@@ -19,7 +20,6 @@ from intake.checkpoint_store import CheckpointStore
 from intake.fold import Applied, IntakeFold
 from intake.shelves import Shelves
 
-_READ_ENTRIES = 1000
 _RELOADS_MAX = 3
 """How often in a row the log may be trimmed below what a newly loaded checkpoint needs."""
 
@@ -155,10 +155,6 @@ class FoldedLog:
         self._started = True
 
     def _read_to_tail(self) -> None:
-        tail = self._log.tail()
-        while self._fold.next_index < tail:
-            entries = self._log.read(self._fold.next_index, _READ_ENTRIES)
-            if not entries:
-                return  # the tail moved back: a restored backup; the next append says so
-            for entry in entries:
-                self.apply(entry.index, entry.data)
+        # If the tail moved back (a restored backup), this ends early; the next append says so.
+        for entry in entries_from(self._log, self._fold.next_index, self._log.tail()):
+            self.apply(entry.index, entry.data)

@@ -8,16 +8,33 @@ cannot be understood is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from archiver.errors import InvalidInput, RecordRefused
+from archiver.proto import produce_pb2 as pb
+from intake.parquet_batches import batches_from
 from intake.record_json import INPUT_FIELDS, SEQUENCE_ADVICE, Input, parse_record_json, resolve_topic
-from intake.records import Record, validate
+from intake.records import HEADER_COST_BYTES, Record, validate
 
 InputFormat = Literal["jsonl", "parquet", "delimited"]
+
+
+@dataclass(slots=True)
+class Place:
+    """How far an input is read. A reader that is given one begins there, and moves it behind each record before it yields it; when it has
+    ended, the place is the end of the input.
+    """
+
+    position: int = 0
+    """In bytes; in rows of Parquet."""
+    number: int = 0
+    """Lines (JSON), rows or records before it."""
 
 
 def _is_headers(found: pa.DataType) -> bool:
@@ -30,9 +47,10 @@ def _is_headers(found: pa.DataType) -> bool:
     return names_fit and (pa.types.is_binary(fields["value"]) or pa.types.is_large_binary(fields["value"]))
 
 
-_ROWS_PER_BATCH = 8192
 _VARINT_BYTES_MAX = 5
 _NO_LIMIT = 2**63
+_FRAME_BYTES = 64 * 1024
+"""What a message may take besides the record's own bytes: tags, lengths, the topic. A header's are less than it counts in the record."""
 _PARQUET_TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
     "topic": ("string", lambda found: pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_dictionary(found)),
     "partition": ("an integer", pa.types.is_integer),
@@ -43,62 +61,66 @@ _PARQUET_TYPES: dict[str, tuple[str, Callable[[pa.DataType], bool]]] = {
 }
 
 
-def read_inputs(source: BinaryIO, form: InputFormat, topic: str | None, text: bool, record_bytes_max: int) -> Iterator[Input]:
+def read_inputs(
+    source: BinaryIO, form: InputFormat, topic: str | None, text: bool, record_bytes_max: int, place: Place | None = None
+) -> Iterator[Input]:
     """The records of `source` in the given format; `source` must be seekable for Parquet.
 
     `topic` is that of `--topic`, `text` that of `--text` (which has a meaning for JSON lines alone). `record_bytes_max` bounds how much of
-    a single record is held in memory.
+    a single record is held in memory. `place` (default: the beginning) is where `source` stands; a Parquet file finds it by itself.
     """
+    place = place or Place()
     if form == "jsonl":
-        return read_jsonl(source, topic, text, record_bytes_max)
+        return read_jsonl(source, topic, text, record_bytes_max, place)
     if text:
         raise InvalidInput(f"--text is for JSON lines; the values of {form} input are bytes already")
     if form == "parquet":
-        return read_parquet(source, topic)
+        return read_parquet(source, topic, record_bytes_max, place)
     if topic is None:
         raise InvalidInput("delimited input holds values alone; name their topic with --topic")
-    return read_delimited(source, topic, record_bytes_max)
+    return read_delimited(source, topic, record_bytes_max, place)
 
 
-def read_jsonl(source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int) -> Iterator[Input]:
+def read_jsonl(source: BinaryIO, topic: str | None, text: bool, record_bytes_max: int, place: Place) -> Iterator[Input]:
     """Record JSON, one per line; empty lines are skipped, but counted."""
     line_bytes_max = 64 * 1024 + 8 * record_bytes_max  # base64 or escapes of the largest record, and its field names
-    number = 0
     while line := source.readline(line_bytes_max + 1):
-        number += 1
-        where = f"line {number}"
+        place.number += 1
+        place.position += len(line)
+        where = f"line {place.number}"
         if len(line) > line_bytes_max:
             raise InvalidInput(f"{where}: longer than {line_bytes_max} bytes, which is more than the largest record can take")
         try:
-            decoded = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            decoded = line.decode("utf-8-sig" if place.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise InvalidInput(f"{where}: this is no UTF-8 text (byte {error.start})") from error
         if decoded.strip():
             yield _checked(parse_record_json(decoded, where, topic, text))
 
 
-def read_parquet(source: BinaryIO, topic: str | None) -> Iterator[Input]:
+def read_parquet(source: BinaryIO, topic: str | None, record_bytes_max: int, place: Place) -> Iterator[Input]:
     """Rows of a Parquet file whose columns have the names of the JSON fields; headers are a list of struct<key, value>."""
     try:
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(f"the input is no Parquet file: {error}") from error
     _check_columns(file.schema_arrow)
-    number = 0
     try:
-        for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH):
+        for batch in batches_from(source, file, place.position, record_bytes_max):
             for row in _rows(batch):
-                yield _checked(_input_of(row, f"row {number}", topic))
-                number += 1
+                item = _checked(_input_of(row, f"row {place.position}", topic))
+                place.position += 1
+                place.number = place.position
+                yield item
     except (pa.ArrowException, OSError) as error:
-        raise InvalidInput(f"row {number}: the Parquet file cannot be read on: {error}") from error
+        raise InvalidInput(f"row {place.position}: the Parquet file cannot be read on: {error}") from error
 
 
-def read_delimited(source: BinaryIO, topic: str, record_bytes_max: int) -> Iterator[Input]:
+def read_delimited(source: BinaryIO, topic: str, record_bytes_max: int, place: Place | None = None) -> Iterator[Input]:
     """Values, each after its length as a varint (as Protobuf's delimited streams); no key, no headers, no time."""
-    number = position = 0
+    place = place or Place()
     while True:
-        where = f"record {number} (byte {position})"
+        where = f"record {place.number} (byte {place.position})"
         length, length_bytes = _read_varint(source, where)
         if length is None:
             return
@@ -107,9 +129,38 @@ def read_delimited(source: BinaryIO, topic: str, record_bytes_max: int) -> Itera
         value = _read_all(source, length)
         if len(value) < length:
             raise InvalidInput(f"{where}: the input ends after {len(value)} of {length} bytes")
+        place.number += 1
+        place.position += length_bytes + length
         yield Input(topic, None, Record(key=None, value=value), where)
-        number += 1
-        position += length_bytes + length
+
+
+def read_messages(source: BinaryIO, topic: str, record_bytes_max: int) -> Iterator[Input]:
+    """`ProduceRecord` messages (archiver/proto/produce.proto), each after its length as a varint."""
+    for framed in read_delimited(source, topic, record_bytes_max + _FRAME_BYTES):
+        assert framed.record.value is not None, "delimited input has no nulls"
+        yield _checked(_input_of_message(framed.record.value, framed.where, topic, record_bytes_max // HEADER_COST_BYTES))
+
+
+def _input_of_message(data: bytes, where: str, topic: str, headers_max: int) -> Input:
+    try:
+        message = pb.ProduceRecord.FromString(data)
+    except DecodeError as error:
+        raise InvalidInput(f"{where}: this is no archiver.v1.ProduceRecord: {error}") from error
+    if len(message.headers) > headers_max:
+        raise RecordRefused(
+            f"{where}: {len(message.headers)} headers are more than any record can have; a header counts {HEADER_COST_BYTES} bytes"
+        )
+    if any(len(UnknownFieldSet(part)) for part in (message, *message.headers)):
+        raise InvalidInput(f"{where}: this holds fields that archiver.v1.ProduceRecord does not have; is it another message type?")
+    headers = tuple((header.name, header.value if header.HasField("value") else None) for header in message.headers)
+    record = Record(
+        key=message.key if message.HasField("key") else None,
+        value=message.value if message.HasField("value") else None,
+        headers=headers,
+        timestamp_us=message.timestamp_us if message.HasField("timestamp_us") else None,
+    )
+    found = message.topic if message.HasField("topic") else None
+    return Input(resolve_topic(found, topic, where), message.partition if message.HasField("partition") else None, record, where)
 
 
 def _checked(item: Input) -> Input:

@@ -19,10 +19,11 @@ import pyarrow as pa
 from archiver.errors import ArchiverError, InvalidInput, NotFound, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
 from archiver.ids import TopicPartition
 from intake.acknowledgements import PendingBatch, PendingRecord
+from intake.batch_sending import check_sequence
 from intake.producers import Refusal
 from intake.records import Record
 from intake.session import ProducerSession
-from intake.writer import IntakeWriter, check_sequence
+from intake.writer import IntakeWriter
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +123,8 @@ class Producer:
     ) -> PendingBatch:
         """Hand over many records, as `IntakeWriter.send_batch`.
 
-        `sequence` as for `send`: that of the first row if all rows are of one partition, else one per row (`PendingBatch.sequences`).
+        `sequence` as for `send`: one per row (`PendingBatch.sequences`; a row with -1 had none and is left out), or that of the first row
+        if all rows are of one partition and each of them had one.
         """
         if sequence is not None and partition is None and _undecided(batch):
             raise InvalidInput("rows that are sent again must go to the same partitions; name them, for there are rows without a key")

@@ -11,7 +11,7 @@ A refused batch changes nothing. Must never look at a clock: producers are forgo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -23,12 +23,13 @@ EPOCH_MAX = 32_767
 """As a 16-bit number with sign; a producer that has used it up gets a new id."""
 BATCHES_REMEMBERED = 5
 
-Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wrong_kind", "barrier"]
+Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wrong_kind", "barrier", "deleted", "position"]
 """Why a segment or a marker does not count.
 
 `fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is forgotten. `out_of_order`: its
 sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody knows the offsets any more, but which is in the log.
 `wrong_kind`: a transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been deleted.
+`deleted`: its topic was deleted. `position`: an item of a source does not stand where the entry begins (`intake.positions`).
 """
 
 Run = tuple[int, int]
@@ -136,6 +137,13 @@ class Producers:
         """Forget the producers last heard of before that, but for those in `busy`."""
         for producer in [one for one in self._by_id.values() if one.last_used_us < idle_since_us and one.producer_id not in busy]:
             self._remove(producer)
+
+    def forget_partitions(self, tps: Iterable[TopicPartition]) -> None:
+        """Forget every batch in these partitions: their topic was deleted."""
+        gone = list(tps)
+        for producer in self._by_id.values():
+            for tp in gone:
+                producer.batches.pop(tp, None)
 
     def _remove(self, producer: Producer) -> None:
         del self._by_id[producer.producer_id]

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from archiver import failpoints
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, OutcomeUnknown
+from archiver.errors import ArchiverError, InvalidInput, OutcomeUnknown, RetryLater
 from archiver.ids import IdSource, TopicPartition, new_ulid
 from archiver.objects.once import create_once
 from archiver.objects.paths import intake_key
@@ -33,9 +33,11 @@ from intake.accept_clock import AcceptClock
 from intake.acknowledgements import NO_OFFSET, OK, Outcome, Verdict
 from intake.batcher import Item, RecordItem
 from intake.encode import Part, SortedFlush
+from intake.entries import positions_bytes
 from intake.fold import Landed
 from intake.format import IntakeFileBytes, PlacedSegment
 from intake.layout import Int64Array
+from intake.positions import Move
 from intake.producers import SEQUENCE_COUNT, Refusal, Stamp
 from intake.sequencer import Sequencer
 
@@ -167,9 +169,7 @@ class FlushPublisher:
         """Upload one file and append its entry; what became of its rows, in file order."""
         rows = part.end_row - part.first_row
         try:
-            file = flush.encode(part, self._settings.row_group_bytes, self._sequencer.fold.next_index)
-            key = self._upload(file)
-            failpoints.reach("writer.append.before")
+            key, file = self._stored(flush, part)
         except Exception as error:  # noqa: BLE001
             # No entry was tried, so whatever it was, these records are certainly not in the log.
             return _Outcomes.all(rows, _verdict("failed", "the intake file could not be stored", error))
@@ -187,6 +187,32 @@ class FlushPublisher:
         except ArchiverError as error:
             return _Outcomes.all(rows, _verdict("unknown", f"{key} was appended, and then", error))
         return self._outcomes(landed, file.segments)
+
+    def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
+        """Store the items, which no idempotent producer sent, as one file, and take them in with the entry that moves positions of sources
+        on. None, or why nothing of it counts; the items themselves are told nothing.
+
+        Raises what store and log raise: after `OutcomeUnknown` it may be there, after any other error of ours it certainly is not.
+        `InvalidInput` if the entry would be too large: send fewer partitions at a time.
+        """
+        flush = SortedFlush(items)
+        parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
+        if len(parts) != 1:
+            raise InvalidInput(f"{len(flush.segments)} segments and {len(moves)} positions do not fit one entry of the intake log")
+        key, file = self._stored(flush, parts[0])
+        refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)
+        try:
+            failpoints.reach("writer.append.after")
+        except RetryLater as error:
+            raise OutcomeUnknown(f"{key} was appended, and then: {error}") from error
+        return refusal
+
+    def _stored(self, flush: SortedFlush, part: Part) -> tuple[str, IntakeFileBytes]:
+        """Upload one file: its key and what it holds. Nothing names it yet."""
+        file = flush.encode(part, self._settings.row_group_bytes, self._sequencer.fold.next_index)
+        key = self._upload(file)
+        failpoints.reach("writer.append.before")
+        return key, file
 
     def _upload(self, file: IntakeFileBytes) -> str:
         """Store the file under a new key; the key."""
@@ -222,6 +248,9 @@ class FlushPublisher:
 
     def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> Verdict:
         """Which rule it was, and what to do."""
+        if refusal == "deleted":
+            gone = self._sequencer.fold.deleted_topics.get(landed.tp[0])
+            return Verdict("failed", f"topic {'' if gone is None else gone.name} was deleted; its records are not taken any more", refusal)
         if refusal == "barrier" or stamp is None:
             return Verdict("failed", "the intake file was older than a barrier of the intake log when it was named; send again", refusal)
         who = f"producer {stamp.producer_id}"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from archiver.errors import Corrupted, Halt, NotFound
 from archiver.objects.store import ObjectStore
-from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
+from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, LOG_INDEX_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
 from intake.layout import concat_batches
 from intake.segments import FileRef, SegmentRef
 
@@ -55,6 +55,19 @@ class IntakeReader:
                     if segment.first_row + segment.rows > rows.num_rows:
                         raise _corrupted(file, f"row group {row_group} has {rows.num_rows} rows, the log has a segment beyond them")
                     yield segment, rows.slice(segment.first_row, segment.rows)
+
+
+def log_index_of(objects: ObjectStore, key: str) -> int | None:
+    """Up to which entry the writer of an intake file had read the log before it stored the file, which proves that the log was that long.
+
+    None if the file does not say, is damaged or gone.
+    """
+    try:
+        with objects.open_input(key) as source:
+            text = (pq.read_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
+    except (NotFound, OSError, pa.ArrowException):
+        return None
+    return int(text) if text.isdigit() else None
 
 
 def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:

@@ -49,6 +49,9 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
     """
     try:
         document = json.loads(line, object_pairs_hook=_fields_once)
+    except json.JSONDecodeError as error:
+        # Without the tail that counts lines of its own: `where` says which line it is.
+        raise InvalidInput(f"{where}: this is no JSON: {error.msg[:1].lower()}{error.msg[1:]}, at column {error.colno}") from error
     except ValueError as error:
         raise InvalidInput(f"{where}: this is no JSON: {error}") from error
     except RecursionError as error:
@@ -86,7 +89,7 @@ def resolve_topic(found: object, given: str | None, where: str) -> str:
     if not isinstance(found, str):
         raise InvalidInput(f"{where}: 'topic' is {_json_type(found)}; it must be text")
     if given is not None and found != given:
-        raise InvalidInput(f"{where}: 'topic' is {found!r}, but --topic says {given!r}; leave one of them out")
+        raise InvalidInput(f"{where}: 'topic' is {found!r}, but the input as a whole is for {given!r}; leave one of them out")
     return found
 
 
@@ -168,7 +171,9 @@ def _bytes(found: object, what: str, where: str, text: bool) -> bytes | None:
     except UnicodeEncodeError as error:
         raise InvalidInput(f"{where}: {what!r} cannot be written as UTF-8: {error.reason}") from error
     except (binascii.Error, ValueError) as error:
-        raise InvalidInput(f"{where}: {what!r} is no base64 ({error}); --text takes plain text") from error
+        raise InvalidInput(
+            f"{where}: {what!r} is no base64 ({error}); plain text is asked for by --text, or ?text=true over HTTP"
+        ) from error
     return decoded
 
 

@@ -20,18 +20,20 @@ from typing import Protocol
 
 from archiver import failpoints
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, ConfigInvalid, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
-from archiver.ids import IdSource, new_entry_id, new_topic_id
-from archiver.log.settle import append_settled
+from archiver.errors import ArchiverError, ConfigInvalid, InvalidInput, NotFound, OutcomeUnknown, RetryLater, Trimmed
+from archiver.ids import IdSource, TopicId, new_entry_id, new_topic_id
+from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
 from intake.backlog import Backlog
 from intake.checkpoint import Checkpoint
 from intake.checkpoint_store import CheckpointStore
 from intake.entries import file_entry
-from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState, format_of, parse_entry
+from intake.entry_format import format_of, parse_entry
+from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState
 from intake.folded_log import FoldedLog, SpanSettings
 from intake.format import PlacedSegment
+from intake.positions import Move
 from intake.producers import Refusal
 from intake.transactions import OpenTransaction
 
@@ -45,20 +47,8 @@ _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _log = logging.getLogger(__name__)
 
 
-class AppendSettings(SpanSettings, Protocol):
+class SequencerSettings(AppendSettings, SpanSettings, Protocol):
     """What the sequencer needs of the `log` settings."""
-
-    @property
-    def entry_bytes_max(self) -> int:
-        """Bytes of the largest entry."""
-
-    @property
-    def append_attempts_max(self) -> int:
-        """How often an append of unknown outcome is tried."""
-
-    @property
-    def append_backoff(self) -> float:
-        """Seconds before the second attempt."""
 
 
 @dataclass(slots=True)
@@ -74,7 +64,9 @@ class _Marker:
 class Sequencer:
     """Appends to the intake log and folds it. Thread-safe. Without `checkpoints` the log is read from its beginning."""
 
-    def __init__(self, log: Log, ids: IdSource, clock: Clock, settings: AppendSettings, checkpoints: CheckpointStore | None = None) -> None:
+    def __init__(
+        self, log: Log, ids: IdSource, clock: Clock, settings: SequencerSettings, checkpoints: CheckpointStore | None = None
+    ) -> None:
         self._log = log
         self._ids = ids
         self._clock = clock
@@ -148,29 +140,54 @@ class Sequencer:
                 self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
         check_cluster(self._fold, cluster_id)
 
-    def declare_topic(self, name: str, partitions: int) -> TopicState:
+    def declare_topic(self, name: str, partitions: int, *, again: bool = False) -> TopicState:
         """The topic of that name, created if nobody has done so yet.
 
-        Raises `InvalidInput` for a bad name or number of partitions, `ConfigInvalid` if the topic exists with another number.
+        A name whose topic was deleted is declared only if that is asked for (`again`): whoever has not heard of the deletion, a daemon
+        with the configuration of yesterday, must not undo it. Raises `InvalidInput` for a bad name or number of partitions,
+        `ConfigInvalid` if the topic exists with another number or was deleted.
         """
         check_topic_name(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} cannot have {partitions} partitions; the number is between 1 and {PARTITIONS_MAX}")
         with self._lock:
             self._read.read_on()
-            if name not in self._fold.topics_by_name:
+            if self._is_declarable(name, again=again):
                 failpoints.reach("topic.append.before")
                 topic_id = bytes.fromhex(new_topic_id(self._ids))
                 declared = pb.TopicDeclared(topic_id=topic_id, name=name, partitions=partitions, created_us=self._clock.now_us())
-                self._append(pb.IntakeEntry(topic=declared))
+                self._append(pb.IntakeEntry(topic=declared), wanted=lambda: self._is_declarable(name, again=again))
                 failpoints.reach("topic.append.after")
-            topic = self._fold.topics_by_name[name]
+            topic = self._fold.topics_by_name.get(name)
+            if topic is None:
+                raise ConfigInvalid(
+                    f"topic {name} was deleted, and nothing but `archiver topics create {name}` makes a new one of that name; "
+                    "take it out of the configuration, or create it"
+                )
         if topic.partitions != partitions:
             raise ConfigInvalid(
                 f"topic {name} exists with {topic.partitions} partitions, the configuration says {partitions}; "
                 "the number of a topic's partitions cannot be changed"
             )
         return topic
+
+    def _is_declarable(self, name: str, *, again: bool) -> bool:
+        return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)
+
+    def delete_topic(self, topic_id: TopicId) -> None:
+        """Delete a topic: from the entry on, nothing of its id counts. Nothing is appended if somebody else has deleted it.
+
+        Raises `NotFound` if there never was such a topic, `OutcomeUnknown` if the entry may or may not be there: then call it again.
+        """
+        deleted = pb.TopicDeleted(topic_id=bytes.fromhex(topic_id), time_us=self._clock.now_us())
+        with self._lock:
+            self._read.read_on()
+            if topic_id not in self._fold.topics_by_id and topic_id not in self._fold.deleted_topics:
+                raise NotFound(f"there is no topic with the id {topic_id}")
+            if topic_id in self._fold.topics_by_id:
+                failpoints.reach("topic_deleted.append.before")
+                self._append(pb.IntakeEntry(deleted=deleted), wanted=lambda: topic_id in self._fold.topics_by_id)
+                failpoints.reach("topic_deleted.append.after")
 
     def append_file(self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> tuple[Landed, ...]:
         """Name an uploaded intake file in the log. Returns what became of its segments, in order: from here on the records of those that
@@ -181,6 +198,23 @@ class Sequencer:
         file = file_entry(key, size, footer_sha256, segments)
         with self._lock:
             return self._append(pb.IntakeEntry(file=file)).landed
+
+    def append_moves(
+        self, moves: Sequence[Move], key: str = "", size: int = 0, footer_sha256: bytes = b"", segments: Sequence[PlacedSegment] = ()
+    ) -> Refusal | None:
+        """Take in more of some items of a source: the entry that names the uploaded file moves their positions on. Without segments there
+        is no file. None, or why nothing of it counts.
+
+        Raises as `append_file`.
+        """
+        with self._lock:
+            return self._append(pb.IntakeEntry(file=file_entry(key, size, footer_sha256, segments, moves))).refusal
+
+    def forget_items(self, source: str, items: Sequence[str], seen: int) -> None:
+        """Forget finished items that were found to be gone when `seen` entries of the log were known; see `intake.positions`."""
+        forgotten = pb.SourceForgotten(source=source, items=items, seen=seen)
+        with self._lock:
+            self._append(pb.IntakeEntry(source_forgotten=forgotten))
 
     def open_producer(self, transactional_id: str, transaction_timeout_us: int) -> tuple[int, int]:
         """Open a producer; returns its id and its epoch.

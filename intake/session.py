@@ -108,6 +108,27 @@ class ProducerSession:
         self._count(1, stated is not None)
         return Stamp(self.producer_id, self.epoch, int(sequences[0]), bool(self.transactional_id)), sequences
 
+    def in_log(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which rows the log has passed with their numbers: it stores none of them anew. So it is with all rows of a fenced producer."""
+        passed = np.ones(len(partitions), bool)
+        for partition in np.unique(partitions).tolist():
+            expected = self._log_expects((topic_id, partition))
+            if expected is not None:
+                rows = partitions == partition
+                behind = (expected - sequences[rows].astype(np.int64)) % SEQUENCE_COUNT
+                passed[rows] = (behind > 0) & (behind <= SEQUENCE_COUNT // 2)
+        return passed
+
+    def given_up(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> None:
+        """Rows with these numbers are certainly not in the log, and are not sent any more: nothing waits for them."""
+        for partition, sequence in zip(partitions.tolist(), sequences.tolist(), strict=True):
+            tp = (topic_id, partition)
+            left = _without(self._unknown.pop(tp, []), (sequence, 1))
+            if left:
+                self._unknown[tp] = left
+            elif not self.outstanding:
+                self._next.pop(tp, None)  # the log says where to go on
+
     def queued(self, item: Item) -> None:
         """The item that was numbered last is in the queue."""
         if not item.stated:

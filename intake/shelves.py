@@ -29,6 +29,8 @@ from intake.shelf import PartitionIndex, Rows, ShelfIndex, damaged, gaps_of, rea
 
 CACHE_BYTES = 64 * 2**20
 """A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds them."""
+PARTS_MAX = 20_000
+"""Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4 KB each."""
 _FOOTER_GUESS_BYTES = 128 * 1024
 """Usually the whole footer: one request instead of two."""
 _PARTITION_COST_BYTES = 600
@@ -64,6 +66,7 @@ class Shelves:
         self._cache_bytes = cache_bytes
         self._refs: tuple[ShelfRef, ...] = ()
         self._cache: OrderedDict[ShelfRef, _Opened] = OrderedDict()
+        self._parts: OrderedDict[tuple[ShelfRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
         self._lock = threading.RLock()
 
     @property
@@ -113,10 +116,14 @@ class Shelves:
                     whole = BacklogSummary(place.records, place.raw_bytes, place.first_accept_us, place.newest_us, place.first_floor_us)
                     found = joined(found, whole)
                 else:
-                    found = joined(found, summed(self._segments(ref, place, tp, start, end), start))
+                    found = joined(found, self._part(ref, place, tp, start, min(end, place.end)))
             return found
 
         return self._reading(collect)
+
+    def key_of(self, log_index: int) -> str | None:
+        """The shelf of the span of the log that the entry is in; what an open transaction held back may be in a later one."""
+        return next((shelf_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None)
 
     def _reading(self, collect: Callable[[], _T]) -> _T:
         with self._lock:
@@ -186,6 +193,17 @@ class Shelves:
             return []
         found = segments_of(self._rows(ref, tp), self._files(ref))
         return [segment for segment in found if segment.end > start and segment.end <= end]
+
+    def _part(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks for it every few seconds."""
+        key = (ref, tp, start, end)
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = summed(self._segments(ref, place, tp, start, end), start)
+            while len(self._parts) > PARTS_MAX:
+                self._parts.popitem(last=False)
+        self._parts.move_to_end(key)
+        return found
 
     def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
         with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:

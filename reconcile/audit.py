@@ -1,4 +1,4 @@
-"""The fast audit: one verdict per topic partition, and one over all.
+"""The audit: one verdict per topic partition, and one over all.
 
 Owns the audit document (`archiver audit --output json`), frozen by this version::
 
@@ -11,6 +11,8 @@ Owns the audit document (`archiver audit --output json`), frozen by this version
 Every range is `[from, to]` with `to` exclusive. `gaps` are the offsets below `next` that hold no record because their transaction was
 aborted, archived or not. `why` is null or text. Partitions stand in the order of topic names and numbers.
 
+The fast audit goes by manifests; the deep one (`reconcile.deep`) then looks at every row of the files that were seen. Both judge alike.
+
 Order of looking: ledger, tables, data folder, intake log, intake files. Each may have moved on while the one before was looked at, and only
 in this order is a newer state never taken for a fault: tables may be ahead of the ledger, the intake log may be ahead of all.
 
@@ -20,6 +22,9 @@ topic that the log does not know and that has rows, archives or intake files (it
 per partition of a folder below `archive/` whose topic id or partition the log does not know (its name from `topic.json`, else `(unknown)`);
 one `(unknown)` if nothing is configured and objects stand beside an empty log. A configured topic of which there is no trace is new, and
 has no entry.
+
+A topic that was deleted has no entry either, though its archives and its table may stand for ever: nobody promises anything of it any more.
+Nor is what it left behind taken for the trace of a lost topic, neither its folder nor its table, nor intake files that wait for the vacuum.
 """
 
 from __future__ import annotations
@@ -27,11 +32,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, NotFound
+from archiver.errors import ArchiverError, NotFound, no_partition, no_topic
 from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.fold import LedgerFold
 from archiver.objects import paths
@@ -42,6 +48,7 @@ from intake.fold import TopicState
 from intake.segments import SegmentRef
 from intake.window import windows
 from reconcile.coverage import Range
+from reconcile.deep import RowProof
 from reconcile.folder import (
     ArchiveFolders,
     UnnamedIntake,
@@ -64,17 +71,36 @@ UNKNOWN_NAME = "(unknown)"
 
 _REPAIR = "the metadata store is empty, an old copy, or another deployment's: put the newest one in place"
 
+LOOKS_MAX = 5
+LOOK_PAUSE_S = 1.0
+"""An archiver that works meanwhile may commit to a table after the ledger was read and before the table was: then it is looked again, so
+often, after so long. What is still so at the last look is told."""
+
 _START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Look(NamedTuple):
+    views: list[TopicView]
+    ledger: LedgerFold
+    intake: Backlog
 
 
 class Audit:
     """Compares intake log, ledger, object store and tables; changes nothing."""
 
     def __init__(
-        self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables], topics: Sequence[TopicSettings], clock: Clock
+        self,
+        objects: ObjectStore,
+        cluster_id: str,
+        tables: Callable[[str], Tables],
+        topics: Sequence[TopicSettings],
+        clock: Clock,
+        rows: RowProof | None = None,
     ) -> None:
+        """With `rows` it is the deep audit: every row of every table is looked at."""
         self._objects = objects
-        self._observer = Observer(objects, cluster_id, tables)
+        self._rows = rows
+        self._observer = Observer(objects, cluster_id, tables, rows_follow=rows is not None)
         self._settings = {topic.name: topic for topic in topics}
         self._clock = clock
 
@@ -84,6 +110,20 @@ class Audit:
         `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what neither the intake log nor the
         configuration has; what cannot be looked at (a catalog that is down) is `unknown` in the document, never an error.
         """
+        for _ in range(LOOKS_MAX - 1):
+            look = self._look(ledger, intake, scope)
+            if not any(_is_overtaken(view) for view in look.views):
+                return self._document(self._by_rows(look))
+            self._clock.sleep(LOOK_PAUSE_S)
+        return self._document(self._by_rows(self._look(ledger, intake, scope)))
+
+    def _by_rows(self, look: _Look) -> Sequence[TopicView]:
+        if self._rows is None:
+            return look.views
+        return [self._rows.proven(view, look.ledger.topic(view.topic_id or TopicId("")), look.intake) for view in look.views]
+
+    def _look(self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], scope: Scope | None) -> _Look:
+        """Everything as of now. The ledger first: what it says of a table must be in the table that is loaded after it."""
         known = ledger()
         before = intake()
         unlogged = self._unlogged(before, scope)
@@ -96,12 +136,16 @@ class Audit:
         }
         tables = {settings.name: self._observer.unlogged(settings) for settings in unlogged}
         folder, unlisted = self._folder()
-        unnamed = self._unnamed(before, {settings.name for settings in unlogged})
+        # Files with records of a deleted topic of that name go with the vacuum; until then they say nothing.
+        unnamed = self._unnamed(before, {settings.name for settings in unlogged if before.fold.deleted_named(settings.name) is None})
         records = intake()
         wanted = None if scope is None else scope[1]
-        views = [self._view(topic, seen[topic.topic_id], known, records, wanted) for topic in topics]
+        # A topic may have been deleted while the tables were looked at.
+        left = [topic for topic in topics if topic.topic_id in records.topics_by_id]
+        views = [self._view(topic, seen[topic.topic_id], known, records, wanted) for topic in left]
         views = self._with_intake([_with_folder(view, folder, unlisted) for view in views], known, records)
         unlogged = [settings for settings in unlogged if settings.name not in records.topics_by_name]
+        tables = {name: _undeleted(table, records) for name, table in tables.items()}
         strays = self._strays(folder, records)
         merged: set[TopicId | None] = set()
         for settings in unlogged:
@@ -117,7 +161,7 @@ class Audit:
         if not views and scope is None and records.next_index == 0 and (proofs := self._anything(folder)):
             why = f"{proofs[0]}; {_REPAIR}"
             views.append(TopicView(UNKNOWN_NAME, None, "none", _zeros([0]), unreadable=why, stray=True))
-        return self._document(sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")))
+        return _Look(sorted(views, key=lambda view: (view.topic, view.stray, view.topic_id or "")), known, records)
 
     def _unlogged(self, intake: Backlog, scope: Scope | None) -> list[TopicSettings]:
         """The configured topics that the log does not know, as far as they are asked for."""
@@ -187,6 +231,8 @@ class Audit:
         strays: list[TopicView] = []
         for topic_id, reaches in folder.topics.items():
             topic = records.topics_by_id.get(topic_id)
+            if topic_id in records.fold.deleted_topics:
+                continue
             unknown = [number for number in sorted(reaches) if topic is None or number >= topic.partitions]
             if topic is None:
                 name, unknown = topic_name(self._objects, topic_id) or UNKNOWN_NAME, unknown or [0]
@@ -207,6 +253,12 @@ class Audit:
             "checked_at": checked,
             "snapshot_ids": {view.topic: None if view.table is None else view.table.snapshot_id for view in views if not view.stray},
         }
+
+
+def _is_overtaken(view: TopicView) -> bool:
+    """Has the table commits that the ledger does not have?"""
+    told = {} if view.table is None else view.table.watermarks or {}
+    return any(told.get(place.partition, 0) > place.watermark for place in view.partitions)
 
 
 def overall(verdicts: Sequence[Verdict]) -> Verdict:
@@ -269,11 +321,13 @@ def _chosen(intake: Backlog, scope: Scope | None, unlogged: Sequence[TopicSettin
     name, wanted = scope
     topic = intake.topics_by_name.get(name)
     if topic is None and not unlogged:
-        raise NotFound(f"there is no topic {name}; `archiver topics list` shows those there are")
+        if intake.fold.deleted_named(name) is not None:
+            raise NotFound(f"topic {name} was deleted; `archiver topics list` shows those there are")
+        raise no_topic(name, intake.topics_by_name)
     count = unlogged[0].partitions if topic is None else topic.partitions
     beyond = [partition for partition in sorted(wanted or ()) if partition >= count]
     if beyond:
-        raise NotFound(f"topic {name} has no partition {beyond[0]}; it has 0 to {count - 1}")
+        raise no_partition(name, beyond[0], count)
     return [] if topic is None else [topic]
 
 
@@ -302,6 +356,11 @@ def _proofs(table: UnloggedTable, folders: Sequence[TopicView], intake_key: str 
     if intake_key is not None:
         proofs.append(f"{intake_key} holds records of it")
     return proofs + [why for why in unlooked if why is not None]
+
+
+def _undeleted(table: UnloggedTable, records: Backlog) -> UnloggedTable:
+    """What a table says, unless it is the table of a topic that was deleted: then nothing is lost."""
+    return UnloggedTable(snapshot_id=table.snapshot_id) if table.topic_id in records.fold.deleted_topics else table
 
 
 def _lost_topic(

@@ -1,6 +1,7 @@
-"""The vacuum of intake: barrier, tail, condemn; then, after the grace, delete and say so.
+"""The vacuum: retention, barrier, tail, condemn; then, after the grace, delete and say so.
 
-Owns the order of effects (`docs/protocols/vacuum.md`); what may go is decided in `vacuum.py`, how far in `lines.py`. Can be killed at any
+Owns the order of effects (`docs/protocols/vacuum.md`); what of intake may go is decided in `vacuum.py`, how far in `lines.py`, what below a
+table's folder in `clean_orphans.py`. Can be killed at any
 step: the next run finds what was condemned in the ledger and goes on. An object whose deletion has no known outcome stays condemned and is
 deleted again; a missing object is no error. Must never delete what is not condemned, what was condemned less than the grace ago, or what
 somebody needs again: that last cannot happen, so it stops the run with a finding.
@@ -8,30 +9,41 @@ somebody needs again: that last cannot happen, so it stops the run with a findin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from archiver import failpoints
 from archiver.clock import Clock
-from archiver.errors import ArchiverError
+from archiver.errors import ArchiverError, Deposed, TopicHalted
+from archiver.exits import FINE, UNTOLD, WRONG, exit_code
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
-from archiver.log.lease import Lease
-from archiver.objects.paths import INTAKE_PREFIX
+from archiver.ledger.leadership import Leadership
+from archiver.objects.paths import INTAKE_PREFIX, parse_archive_key
 from archiver.objects.store import ObjectStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.settings_types import format_duration
+from archiver.wording import counted
 from intake.backlog import Backlog
+from intake.fold import TopicState
 from intake.sequencer import Sequencer
+from reconcile.clean_orphans import WHY, Kind, Unneeded
+from reconcile.clean_tables import Swept, TableFolders, swept_key
 from reconcile.lines import Lines
 from reconcile.lost_entries import check_nothing_is_lost
 from reconcile.pin import Pin, oldest_pin
+from reconcile.retention import Moved, all_due, move_starts
 from reconcile.vacuum import Choice, Needed, choose, needed_files
 
-UNNEEDED = "intake that nobody needs: archived below every retained snapshot, aborted, repeated, or never named in the log"
-SUPERSEDED = "a newer checkpoint of the intake log stands in its place"
+Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
+"""Keys of archives that were made anew and that nobody can need."""
+
+
+def _none_replaced(_intake: Backlog, _ledger: LedgerFold, _lines: Lines) -> Sequence[str]:
+    return ()
 
 
 class CleanSettings(Protocol):
@@ -45,6 +57,10 @@ class CleanSettings(Protocol):
     def deletes_max(self) -> int:
         """Objects condemned, and objects deleted, in one run."""
 
+    @property
+    def orphan_age(self) -> float:
+        """Seconds that an object below a table's folder which nothing names must be old."""
+
 
 @dataclass(frozen=True)
 class CleanParts:
@@ -54,14 +70,21 @@ class CleanParts:
     sequencer: Sequencer
     intake: Callable[[], Backlog]
     """Reads the intake log to its tail."""
-    leader: Leader
-    lease: Lease
+    leadership: Leadership
     lines: Callable[[Backlog, LedgerFold], Lines]
     superseded: Callable[[], Sequence[str]]
     """Keys of checkpoints and shelves that no log and no reader needs."""
     settings: CleanSettings
     clock: Clock
     progress: Callable[[str], None]
+    replaced: Replaced = _none_replaced
+    folders: TableFolders | None = None
+    """Of the tables; None: only intake is cleaned."""
+
+    @property
+    def leader(self) -> Leader:
+        """The way into the control log."""
+        return self.leadership.leader
 
 
 @dataclass
@@ -86,6 +109,10 @@ class CleanReport:
     unread: bool = False
     """A shelf that some topic needs cannot be read: nobody can tell what else it holds, so nothing is condemned or deleted."""
     findings: list[str] = field(default_factory=list)
+    starts: list[Moved] = field(default_factory=list)
+    """Where retention has moved the starts of topic partitions."""
+    kinds: dict[str, dict[str, dict[str, int]]] = field(default_factory=lambda: {"condemned": {}, "deleted": {}})
+    """Objects and bytes that were condemned, and deleted, by kind."""
     error: ArchiverError | None = None
     """What ended the deletions of this run early; the next one goes on."""
 
@@ -93,6 +120,15 @@ class CleanReport:
     def doubted(self) -> bool:
         """Of some topic it could not be told what is needed."""
         return any(topic["doubted"] for topic in self.topics)
+
+    @property
+    def exit_code(self) -> int:
+        """What `archiver clean` exits with."""
+        if self.findings:
+            return WRONG
+        if self.error is not None:
+            return exit_code(self.error)
+        return UNTOLD if self.doubted else FINE
 
     def to_json(self) -> dict[str, object]:
         """The document of `archiver clean --output json`."""
@@ -106,8 +142,16 @@ class CleanReport:
             "pinned": None if self.pin is None else self.pin.to_json(self.checked_us),
             "topics": self.topics,
             "findings": self.findings,
+            "starts": [item.to_json() for item in self.starts],
+            "kinds": self.kinds,
             "error": None if self.error is None else str(self.error),
         }
+
+    def count(self, what: str, kind: Kind, size: int) -> None:
+        """One object more was `condemned` or `deleted`."""
+        counted_of = self.kinds[what].setdefault(kind, {"objects": 0, "bytes": 0})
+        counted_of["objects"] += 1
+        counted_of["bytes"] += size
 
 
 class CleanRun:
@@ -125,64 +169,158 @@ class CleanRun:
         parts = self._parts
         if dry_run:
             return self._run(CleanReport(True, parts.clock.now_us()))
-        parts.lease.acquire()
-        try:
+        with parts.leadership.turn("cleaning"):
             return self._run(CleanReport(False, parts.clock.now_us()))
-        finally:
-            parts.lease.release()
 
     def _run(self, report: CleanReport) -> CleanReport:
         parts = self._parts
         parts.leader.refresh()
         ledger, intake = parts.leader.fold, parts.intake()
         lines = parts.lines(intake, ledger)
+        if parts.folders is not None and self._retire(report, parts.folders, intake, lines):
+            lines = parts.lines(intake, ledger)
         report.pin = oldest_pin(intake, lines)
-        report.topics = [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in lines.values() if line.why is not None]
+        known = {topic["topic"] for topic in report.topics}
+        told = [line for line in lines.values() if line.why is not None and line.topic not in known]
+        report.topics += [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in told]
         needed = needed_files(intake, lines)
         _doubt(report, needed)
         report.findings = _revived(intake, ledger, needed)
         if not report.findings:
-            self._delete(report, needed)
-            self._condemn(report, lines, needed)
+            swept = self._sweep(report, intake, ledger, lines)
+            self._delete(report, intake, needed, lines, swept)
+            self._condemn(report, lines, needed, swept)
         report.waiting = len(parts.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
         return report
 
+    # retention
+
+    def _retire(self, report: CleanReport, folders: TableFolders, intake: Backlog, lines: Lines) -> bool:
+        """Ledger, then table; whether anything of it may have changed what the lines follow from."""
+        parts = self._parts
+        report.starts = all_due(folders.settings, intake, parts.leader.fold, lines, report.checked_us)
+        if report.dry_run:
+            return False
+        if report.starts:
+            self._lead()
+            move_starts(parts.leader, report.starts)
+            parts.progress(f"retention moved the start of {counted(len(report.starts), 'topic partition')}")
+        retiring = [one for one in folders.archived(intake) if folders.has_table(one) and parts.leader.fold.topic(one.topic_id).starts]
+        for topic in retiring:
+            if lines[topic.topic_id].why is None:
+                self._lead()
+                self._attempt(report, topic, partial(folders.retire, topic, intake))
+        return bool(report.starts or retiring)
+
+    def _attempt(self, report: CleanReport, topic: TopicState, work: Callable[[], object]) -> bool:
+        """Do something to one topic's table; whether it was done. An error leaves that topic's folder alone in this run, and the others
+        go on.
+        """
+        try:
+            work()
+        except Deposed:
+            raise
+        except ArchiverError as error:
+            why = error.why if isinstance(error, TopicHalted) else str(error)
+            if all(told["topic"] != topic.name for told in report.topics):
+                report.topics.append({"topic": topic.name, "why": why, "doubted": True})
+            return False
+        return True
+
+    def _sweep(self, report: CleanReport, intake: Backlog, ledger: LedgerFold, lines: Lines) -> list[Swept]:
+        """The folders of the tables that can be looked at, and of which nothing went wrong in this run."""
+        parts = self._parts
+        if parts.folders is None or report.unread:
+            return []
+        old_us = report.checked_us - round(parts.settings.orphan_age * 1e6)
+        found: list[Swept] = []
+        failed = {told["topic"] for told in report.topics}
+        for topic in parts.folders.archived(intake):
+            if topic.name in failed:
+                continue
+            swept: list[Swept] = []
+            look = partial(parts.folders.sweep, topic, ledger, lines, old_us, parts.settings.deletes_max)
+            self._attempt(report, topic, lambda look=look, swept=swept: swept.extend(one for one in [look()] if one is not None))  # type: ignore[misc]
+            if any(one.held for one in swept) and not report.dry_run:
+                self._lead()
+                if not self._attempt(report, topic, partial(parts.folders.forget, topic, intake)):
+                    continue
+            found += swept
+        return found
+
     # deleting
 
-    def _delete(self, report: CleanReport, needed: Needed) -> None:
+    def _delete(self, report: CleanReport, intake: Backlog, needed: Needed, lines: Lines, swept: list[Swept]) -> None:
         parts = self._parts
-        limit_us = report.checked_us - round(parts.settings.grace * 1e6)
-        condemned = parts.leader.fold.condemned
+        ledger, limit_us = parts.leader.fold, report.checked_us - round(parts.settings.grace * 1e6)
+        condemned = ledger.condemned
         due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]  # nothing, if a shelf is unread
+        due = [key for key in due if not swept_key(ledger, key)]
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
-            superseded = set(parts.superseded())
+            superseded = {*parts.superseded(), *self._replaced(lines)}
             due = [key for key in due if key.startswith(INTAKE_PREFIX) or key in superseded]
         due = due[: parts.settings.deletes_max]
-        if report.dry_run or not due:
-            report.deleted = due
+        sizes: dict[str, int] = {}
+        for one in swept:
+            more = one.due(condemned, limit_us)[: parts.settings.deletes_max - len(due)]
+            fenced = self._fenced(report, one, intake, more)
+            more = [key for key in fenced if key in condemned]  # another leader may have deleted some before this one took over
+            due += more
+            sizes.update({key: one.again[key] for key in more})
+        if not due:
             return
-        self._lead()
-        for key in due:
-            try:
-                failpoints.reach("intake.delete.before")
-                parts.objects.delete(key)
-                failpoints.reach("intake.delete.after")
-            except ArchiverError as error:
-                report.error = error
-                break
-            report.deleted.append(key)
-        if report.deleted:
+        if not report.dry_run:
+            self._lead()
+            due = [key for key in due if key in parts.leader.fold.condemned]  # another leader may have deleted some before this one led
+        self._delete_all(report, due, sizes)
+        if report.deleted and not report.dry_run:
             parts.progress(f"{len(report.deleted)} condemned objects deleted")
             failpoints.reach("deleted.append.before")
             append_in_parts(parts.leader, report.deleted, lambda part, _: pb.Deleted(keys=part), lambda key: f"the deletion of {key}")
             failpoints.reach("deleted.append.after")
 
+    def _delete_all(self, report: CleanReport, due: Sequence[str], sizes: Mapping[str, int]) -> None:
+        parts = self._parts
+        for key in due:
+            try:
+                size = sizes[key] if key in sizes else self._size_of(key)
+                if not report.dry_run:
+                    failpoints.reach("intake.delete.before")
+                    parts.objects.delete(key)
+                    failpoints.reach("intake.delete.after")
+            except ArchiverError as error:
+                report.error = error
+                break
+            report.deleted.append(key)
+            report.count("deleted", _kind_of(key, parts.leader.fold), size)
+
+    def _fenced(self, report: CleanReport, swept: Swept, intake: Backlog, due: Sequence[str]) -> Sequence[str]:
+        """Rule D2: what of `due` no request under way can bring into the table; sees to it, if need be. A request may have landed between
+        the look and the fence, so what is named by now stays (D1).
+        """
+        parts = self._parts
+        if report.dry_run or not due or parts.folders is None or not swept.has_table:
+            return due
+        self._lead()
+        if not swept.needs_fence(parts.leader.fold.condemned, due) and parts.leader.epoch == swept.epoch:
+            return due
+        unnamed: list[str] = []
+        fence = partial(parts.folders.fence, swept.topic, intake)
+        look = partial(parts.folders.unnamed, swept.topic, parts.leader.fold, due)
+        done = self._attempt(report, swept.topic, fence) and self._attempt(report, swept.topic, lambda: unnamed.extend(look()))
+        return unnamed if done else ()
+
+    def _size_of(self, key: str) -> int:
+        info = self._parts.objects.info(key)
+        return 0 if info is None else info.size
+
     # condemning
 
-    def _condemn(self, report: CleanReport, lines: Lines, needed: Needed) -> None:
+    def _condemn(self, report: CleanReport, lines: Lines, needed: Needed, swept: list[Swept]) -> None:
         """Barrier, tail, condemn: see `vacuum.py` for why in this order."""
         parts = self._parts
-        choice = self._choose(report, needed)
+        sizes: dict[str, int] = {}
+        choice = self._choose(report, needed, sizes)
         report.needed, report.young, report.over, report.strange = choice.needed, choice.young, choice.over, choice.strange
         keys = list(choice.condemn)
         check_nothing_is_lost(parts.objects, keys, parts.sequencer.fold.next_index)
@@ -193,24 +331,54 @@ class CleanRun:
             _doubt(report, behind)
             keys = [key for key in keys if key not in behind]
             report.needed += len(choice.condemn) - len(keys)
-        room = 0 if report.unread else parts.settings.deletes_max - len(keys)
-        superseded = [key for key in parts.superseded() if key not in parts.leader.fold.condemned][: max(0, room)]
-        report.condemned = keys + superseded
-        if report.dry_run or not report.condemned:
+        going = [Unneeded(key, sizes[key], "intake") for key in keys]
+        condemned, deletes_max = parts.leader.fold.condemned, 0 if report.unread else parts.settings.deletes_max
+        others: list[tuple[Kind, Sequence[str]]] = [("superseded", parts.superseded()), ("replaced", self._replaced(lines))]
+        for kind, found in others:
+            new = [key for key in found if key not in condemned][: max(0, deletes_max - len(going))]
+            going += [Unneeded(key, self._size_of(key), kind) for key in new]
+        for one in swept:
+            settled = [item for item in one.fresh if parts.leader.epoch == one.epoch or not _is_in_work(item.key, one.epoch)]
+            fresh = settled[: max(0, deletes_max - len(going))]
+            report.over += len(settled) - len(fresh) + one.over
+            going += fresh if self._is_known(report, one, fresh) else []
+        report.condemned = [item.key for item in going]
+        for item in going:
+            report.count("condemned", item.kind, item.size)
+        if report.dry_run or not going:
             return
         self._lead()
         failpoints.reach("condemn.append.before")
-        self._append_condemned(keys, UNNEEDED)
-        self._append_condemned(superseded, SUPERSEDED)
+        for kind, why in WHY.items():
+            self._append_condemned([item.key for item in going if item.kind == kind], why)
         failpoints.reach("condemn.append.after")
         grace = format_duration(parts.settings.grace)
-        parts.progress(f"{len(report.condemned)} objects condemned; the first run after cleanup.grace = {grace} deletes them")
+        objects, them = counted(len(going), "object"), "it" if len(going) == 1 else "them"
+        parts.progress(f"{objects} condemned; the first run after cleanup.grace = {grace} deletes {them}")
 
-    def _choose(self, report: CleanReport, needed: Needed) -> Choice:
+    def _is_known(self, report: CleanReport, swept: Swept, fresh: Sequence[Unneeded]) -> bool:
+        """The ledger must know how far the table has come when files of its folder are condemned: they go once it has come further."""
+        parts = self._parts
+        if report.dry_run or not fresh or not swept.has_table or parts.folders is None:
+            return bool(fresh)
+        self._lead()
+        return self._attempt(report, swept.topic, partial(parts.folders.settle, swept.topic, parts.intake()))
+
+    def _replaced(self, lines: Lines) -> Sequence[str]:
+        return self._parts.replaced(self._parts.intake(), self._parts.leader.fold, lines)
+
+    def _choose(self, report: CleanReport, needed: Needed, sizes: dict[str, int]) -> Choice:
+        """Fills `sizes` with the bytes of what is not needed."""
         parts = self._parts
         before_ms = report.checked_us // 1000 - round(parts.settings.grace * 1000)
-        stored = (info.key for info in parts.objects.list(INTAKE_PREFIX))
-        return choose(stored, needed, parts.leader.fold.condemned, before_ms, parts.settings.deletes_max)
+
+        def stored() -> Iterator[str]:
+            for info in parts.objects.list(INTAKE_PREFIX):
+                if info.key not in needed:
+                    sizes[info.key] = info.size
+                yield info.key
+
+        return choose(stored(), needed, parts.leader.fold.condemned, before_ms, parts.settings.deletes_max)
 
     def _append_condemned(self, keys: Sequence[str], why: str) -> None:
         if keys:
@@ -220,8 +388,22 @@ class CleanRun:
         """Take over, unless this leader leads already; raises `Deposed` if somebody else was faster."""
         leader = self._parts.leader
         if leader.epoch == 0 or leader.fold.epoch != leader.epoch:
-            leader.take_over()
+            self._parts.leadership.lead()
         leader.check()
+
+
+def _is_in_work(key: str, epoch: int) -> bool:
+    """Whether an archive may be named in the ledger yet by the leader of that epoch, who is somebody else (rule D1)."""
+    parsed = parse_archive_key(key)
+    return parsed is not None and parsed.epoch >= epoch
+
+
+def _kind_of(key: str, ledger: LedgerFold) -> Kind:
+    """What a condemned object is, by what the ledger was told when it was condemned."""
+    if key.startswith(INTAKE_PREFIX):
+        return "intake"
+    why = ledger.condemned[key].why
+    return next((kind for kind, text in WHY.items() if text == why), "superseded")
 
 
 def _doubt(report: CleanReport, needed: Needed) -> None:

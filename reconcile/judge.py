@@ -7,7 +7,7 @@ told from what could be seen. Promises never to say valid of something it has no
 contradiction to point to.
 
 Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name once, so its name, its bounds and
-its number of rows prove its content. Any other file proves by rows.
+its number of rows prove its content. Any other file proves by rows. Where every row was looked at (`reconcile.deep`), all do.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ def judge_topic(view: TopicView) -> list[PartitionFinding]:
         told = None if view.table is None or view.table.watermarks is None else view.table.watermarks.get(found.view.partition)
         _judge_lost(found, max(found.view.watermark, told or 0))
         found.unclear += found.view.doubts
+        found.proof = "rows" if view.by_rows else found.proof
     return findings
 
 
@@ -73,12 +74,14 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     count = len(view.partitions) if view.count is None else view.count
     contents = _Contents(table, range(count))
     partitions = list(view.partitions)
-    if len(partitions) == count:  # nobody asked for some of them only
+    whole = len(partitions) == count  # nobody asked for some of them only
+    if whole:
         partitions += [PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count]
     findings = [_with_table(table, partition, contents) for partition in partitions]
-    _explain_removals(table, findings)
+    explained = _explain_removals(table, findings, whole=whole)
     for found in findings:
-        _judge_missing(found, seen_all=found.view.gaps is not None and not contents.unclear.get(found.view.partition))
+        seen_all = explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
+        _judge_missing(found, seen_all=seen_all)
     return findings
 
 
@@ -97,6 +100,16 @@ def _without_table(view: TopicView, partition: PartitionView) -> PartitionFindin
     return found
 
 
+def held(table: TableState, partitions: int) -> Mapping[int, tuple[Range, ...]] | None:
+    """The offsets of the table's rows per partition, an offset that is there twice in two ranges; None if a file cannot be told, or is not
+    as the table says.
+    """
+    contents = _Contents(table, range(partitions))
+    if contents.wrong or contents.unclear:
+        return None
+    return {partition: tuple(spans) for partition, spans in contents.spans.items()}
+
+
 class _Contents:
     """The offsets that a table's files hold, per partition, and what is wrong with single files."""
 
@@ -105,10 +118,19 @@ class _Contents:
         self.gaps: dict[int, list[Range]] = {}
         self.wrong: dict[int, list[str]] = {}
         self.unclear: dict[int, list[str]] = {}
+        self.removed: dict[int, list[Range]] = {}
+        self.notes: dict[int, list[str]] = {}
         self.by_rows: set[int] = set()
         self._partitions = partitions
         for file in table.files:
             self._add(file)
+        for into, found in ((self.spans, table.spans), (self.removed, table.removed)):
+            for partition, ranges in found.items():
+                into.setdefault(partition, []).extend(ranges)
+        for one in table.faults:
+            self._say(self.unclear if one.unclear else self.wrong, self._of(one.partition), one.why)
+        for one in table.notes:
+            self._say(self.notes, self._of(one.partition), one.why)
 
     def partitions(self) -> list[int]:
         """Every partition that a file holds rows of, or that something is said about."""
@@ -117,10 +139,14 @@ class _Contents:
     def _add(self, file: FileView) -> None:
         concerned = self._concerned(file)
         fault = _object_fault(file)
+        for one in file.faults:
+            self._say(self.unclear if one.unclear else self.wrong, concerned if one.partition is None else [one.partition], one.why)
         if fault is not None:
             self._say(self.wrong, concerned, fault)
-        elif file.rows is not None:
+        if file.rows is not None:
             self._add_rows(file, file.rows)
+        elif fault is not None or file.faults:
+            return
         elif file.unread is not None or file.key is None:
             self._say(
                 self.unclear,
@@ -137,6 +163,9 @@ class _Contents:
         for partition, ranges in rows.items():
             self.spans.setdefault(partition, []).extend(ranges)
             self.by_rows.add(partition)
+            counted += sum(high - low for low, high in ranges)
+        for partition, ranges in (file.removed or {}).items():
+            self.removed.setdefault(partition, []).extend(ranges)
             counted += sum(high - low for low, high in ranges)
         if file.key is not None:
             self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
@@ -166,6 +195,9 @@ class _Contents:
         within = [partition for partition in self._partitions if (low is None or partition >= low) and (high is None or partition <= high)]
         # Bounds that no partition of the topic is within: it has to be said somewhere.
         return within or [number for number in (low, high) if number is not None][:1]
+
+    def _of(self, partition: int | None) -> list[int]:
+        return list(self._partitions) if partition is None else [partition]
 
     @staticmethod
     def _say(where: dict[int, list[str]], partitions: Sequence[int], why: str) -> None:
@@ -202,6 +234,7 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     found = PartitionFinding(view, proof="rows" if number in contents.by_rows else "bounds")
     found.wrong += contents.wrong.get(number, [])
     found.unclear += contents.unclear.get(number, [])
+    found.notes += contents.notes.get(number, [])
     spans = contents.spans.get(number, [])
     told = None if table.watermarks is None else table.watermarks.get(number, 0)
     end = max(view.watermark, told or 0)
@@ -209,6 +242,7 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     coverage = cover(view.start, end, found.gaps, spans)
     found.rows = sum(high - low for low, high in spans)
     found.missing, found.doubled = coverage.missing, coverage.doubled
+    _take_hidden(found, table, merge(contents.removed.get(number, ())))
     found.pending = subtract(merge(view.pending), merge([(0, end)]))
     if found.doubled:
         found.wrong.append(f"offsets {_shown(found.doubled)} are in the table more than once")
@@ -221,6 +255,18 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     if table.has_deletes:
         found.unclear.append("the table has delete files of somebody else: which rows they remove is not told by its manifests")
     return found
+
+
+def _take_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
+    """Rows that are in a file and that delete files hide are not missing: somebody removed them."""
+    found.removed = intersect(found.missing, hidden)
+    found.missing = subtract(found.missing, found.removed)
+    if found.removed:
+        found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {_snapshots(table.removed_by)}")
+
+
+def _snapshots(numbers: Sequence[int]) -> str:
+    return "snapshot " + ", ".join(map(str, numbers))
 
 
 def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
@@ -272,21 +318,31 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | No
         found.unclear.append(f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of them is an old copy")
 
 
-def _explain_removals(table: TableState, findings: Sequence[PartitionFinding]) -> None:
-    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows."""
+def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *, whole: bool) -> bool:
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows; False if that cannot be told: not
+    all partitions were looked at (`whole`), and the snapshots do not say from which they took them.
+    """
     removed = sum(item.rows for item in table.removals)
     if removed <= 0:
-        return
-    by = "snapshot " + ", ".join(str(item.snapshot_id) for item in table.removals)
+        return True
+    by = _snapshots([item.snapshot_id for item in table.removals])
     missing = sum(total(found.missing) for found in findings)
+    if not whole and missing <= removed:
+        for found in findings:
+            if found.missing:
+                found.unclear.append(
+                    f"somebody else's {by} removed {removed} rows of the table; audit the whole topic to tell whether these"
+                )
+        return False
     for found in findings:
         if missing == removed and found.missing:
-            found.removed, found.missing = found.missing, ()
-            found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {by}")
+            found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
+            found.removed, found.missing = merge([*found.removed, *found.missing]), ()
         elif missing > removed and found.missing:
             found.wrong.append(f"somebody else's {by} removed {removed} rows, but {missing} are missing")
         elif missing < removed:
             found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {missing} offsets are missing")
+    return True
 
 
 def _judge_lost(found: PartitionFinding, archived_to: int) -> None:

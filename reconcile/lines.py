@@ -7,7 +7,9 @@ is not the topic's, was rolled back, or tells another story than the ledger: not
 
 A line never has to be taken back (so a cleaner that slept may act on an old one). A new snapshot begins at the watermark of its base, which
 is a retained one; a rollback leads to a retained one; expiry only takes snapshots away. Only a catalog that is restored from an older copy
-leads below it, and that is a doubt before it is anything else (`catalog/agree.py`).
+leads below it, and that is a doubt before it is anything else (`catalog/agree.py`). What is told here may go back all the same, where the
+snapshot that a foreign one was made on expires and its files tell less: then the lines are not exact, and what is kept is kept without a
+finding.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from dataclasses import dataclass
 
 from archiver.catalog.agree import contradiction, revived_keys
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
+from archiver.catalog.expiry import tells_of_removed_rows
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.tables import Tables, TableView, parse_identifier, shown
+from archiver.catalog.layout import COMMIT_ID
+from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier, shown
 from archiver.errors import ArchiverError, Deposed, TopicHalted
 from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
@@ -45,7 +49,8 @@ class TopicLine:
     doubted: bool = False
     """Somebody or something must change before the lines can be told; `why` says what."""
     exact: bool = True
-    """False: the table retains snapshots from before what the ledger remembers one by one. The lines are right, but were higher before."""
+    """False: the lines are right, but may have been higher before. The table retains snapshots from before what the ledger remembers one by
+    one, or foreign ones that tell less of themselves than what they were made on."""
 
 
 Lines = Mapping[TopicId, TopicLine]
@@ -58,11 +63,54 @@ def oldest_sequence(view: TableView) -> int:
 
 
 def retained_line(view: TableView, known: Known, ledger: TopicLedger) -> tuple[int, ...]:
-    """Per partition: every retained snapshot of the table is complete up to this offset, or further."""
+    """Per partition: every retained snapshot is complete up to this offset, or further, or lacks only what is below the start."""
     oldest = oldest_sequence(view)
     return tuple(
-        ledger.past.lowest(partition, min(offset, ledger.watermark(partition)), oldest) for partition, offset in enumerate(known.watermarks)
+        max(ledger.start(partition), ledger.past.lowest(partition, min(offset, ledger.watermark(partition)), oldest))
+        for partition, offset in enumerate(known.watermarks)
     )
+
+
+def foreign_branches(view: TableView) -> tuple[SnapshotView, ...]:
+    """Retained snapshots outside of the lineage of which nothing but their files tells how far they reach.
+
+    Somebody rolled the table back, changed it there, and it was rolled forward again. What he made has a newer sequence number than commits
+    that it lacks; its watermark is that of what it was made on, and once that is expired no retained commit of ours stands for it. Behind
+    the place where expiry cut the lineage nobody can tell it from an ancestor, whose files tell too little at worst: then more is kept.
+    """
+    known = {snapshot.snapshot_id: snapshot for snapshot in view.snapshots}
+    lineage = frozenset(snapshot.snapshot_id for snapshot in view.lineage())
+    found: list[SnapshotView] = []
+    for snapshot in view.snapshots:
+        root = snapshot
+        while root.parent_id in known:
+            root = known[root.parent_id]
+        if snapshot.snapshot_id not in lineage and COMMIT_ID not in root.summary:
+            found.append(snapshot)
+    return tuple(found)
+
+
+def reached_by(files: Iterable[LiveFile], partitions: int) -> tuple[int, ...]:
+    """Per partition a lower bound of the watermark of a snapshot with these files: behind the last row that is sure to be of it."""
+    reached = [0] * partitions
+    for file in files:
+        partition = file.partition_min
+        if partition is not None and partition == file.partition_max and 0 <= partition < partitions and file.offset_max is not None:
+            reached[partition] = max(reached[partition], file.offset_max + 1)
+    return tuple(reached)
+
+
+def keeps_removal(view: TableView, snapshot: SnapshotView) -> bool:
+    """Whether a snapshot of somebody else may be an ancestor that expiry cut off and kept, as the only record of rows that were removed."""
+    lineage = view.lineage()
+    oldest = lineage[-1].sequence_number if lineage else 0
+    return snapshot.sequence_number < oldest and tells_of_removed_rows(snapshot)
+
+
+def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_number: int) -> bool:
+    """Whether a snapshot of that sequence number with these files is no ancestor of the current one: that has an older file it has not."""
+    paths = {file.path for file in files}
+    return any(file.sequence_number < sequence_number and file.path not in paths for file in current)
 
 
 class LineReader:
@@ -76,9 +124,10 @@ class LineReader:
 
     def read(self, intake: Backlog, ledger: LedgerFold) -> dict[TopicId, TopicLine]:
         """The lines of all topics. What cannot be looked at is a doubt, never an error; only `Deposed` is raised."""
-        return {topic.topic_id: self._line(topic, intake, ledger.topic(topic.topic_id)) for topic in intake.topics_by_id.values()}
+        return {topic.topic_id: self.line(topic, intake, ledger.topic(topic.topic_id)) for topic in intake.topics_by_id.values()}
 
-    def _line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> TopicLine:
+    def line(self, topic: TopicState, intake: Backlog, ledger: TopicLedger) -> TopicLine:
+        """The lines of one topic; as `read`."""
         settings = self._settings.get(topic.name)
         watermarks = tuple(ledger.watermark(partition) for partition in range(topic.partitions))
         nothing = (0,) * topic.partitions
@@ -105,12 +154,12 @@ class LineReader:
         if ledger.table_uuid is None and any(watermarks):
             raise TopicHalted(topic.name, "it has been archived without a table, but the configuration says kind: iceberg")
         tables = self._tables(settings.archive.catalog or "")
-        target = self._target(settings, topic)
+        target = target_of(settings, topic, self._cluster_id, self._objects)
         view = load_table(tables, target, ledger.table_uuid)
         if view is None:
             return watermarks, True
         gaps = gaps_of(intake, topic.topic_id)
-        known = judge(view, topic.partitions, lambda: tables.live_files(view), gaps=gaps)
+        known = judge(view, topic.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
         if isinstance(known, Doubted):
             raise TopicHalted(topic.name, f"table {shown(view.identifier)}: {known.why}")
         moved = ledger.killed and ledger.sequence_number < view.sequence_number
@@ -118,18 +167,27 @@ class LineReader:
         why = contradiction(view, known, ledger, revived_keys(ledger, paths_since), gaps)
         if why is not None:
             raise TopicHalted(topic.name, f"table {shown(view.identifier)} {why}")
-        return retained_line(view, known, ledger), oldest_sequence(view) >= ledger.past.exact_since
+        offsets = by_commits = retained_line(view, known, ledger)
+        for snapshot in foreign_branches(view):
+            files = list(tables.live_files(view, snapshot.snapshot_id))
+            if keeps_removal(view, snapshot) and not lacks(files, tables.live_files(view), snapshot.sequence_number):
+                continue  # it is retained for good: what its files do not tell would be kept as long
+            reached = reached_by(files, topic.partitions)
+            offsets = tuple(max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets))
+        return offsets, oldest_sequence(view) >= ledger.past.exact_since and offsets == by_commits
 
-    def _target(self, settings: TopicSettings, topic: TopicState) -> TableTarget:
-        return TableTarget(
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            cluster_id=self._cluster_id,
-            identifier=parse_identifier(settings.archive.table or ""),
-            partitions=topic.partitions,
-            granularity=settings.archive.partition_by[0],
-            location=self._objects.uri(paths.table_prefix(topic.topic_id)),
-        )
+
+def target_of(settings: TopicSettings, topic: TopicState, cluster_id: str, objects: ObjectStore) -> TableTarget:
+    """The table that a topic of kind iceberg is archived to."""
+    return TableTarget(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        cluster_id=cluster_id,
+        identifier=parse_identifier(settings.archive.table or ""),
+        partitions=topic.partitions,
+        granularity=settings.archive.partition_by[0],
+        location=objects.uri(paths.table_prefix(topic.topic_id)),
+    )
 
 
 def gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from archiver.errors import Halt, NotFound
+from archiver.errors import Halt
 from archiver.objects.store import ObjectStore
-from intake.format import LOG_INDEX_KEY
+from intake.reader import log_index_of
 
 FOOTERS_READ_MAX = 100
 """What a log has lost are its newest files, so the newest of those that shall go are looked into."""
@@ -29,13 +26,3 @@ def check_nothing_is_lost(objects: ObjectStore, keys: Sequence[str], next_index:
                 "store is an older copy; put the newest one in place. Nothing is deleted until then, because records that the lost entries "
                 "named would go"
             )
-
-
-def log_index_of(objects: ObjectStore, key: str) -> int | None:
-    """Up to which entry the writer of an intake file had read the log; None if the file does not say, is damaged or gone."""
-    try:
-        with objects.open_input(key) as source:
-            text = (pq.read_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
-    except (NotFound, pa.ArrowException, OSError):
-        return None
-    return int(text) if text.isdigit() else None

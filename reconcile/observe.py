@@ -1,7 +1,8 @@
 """Looks at log, ledger, object store and table, and writes down what the audit judges.
 
-Owns every read the fast audit does. It reads manifests, one listing per topic, and the rows (their two `kafka` columns) of exactly those
-files whose manifests cannot prove their content. Must never write, and never let the failure of one topic's table stop the others.
+Owns every read the fast audit does, and the first ones of the deep audit. It reads manifests, one listing per topic, and the rows (their
+two `kafka` columns) of exactly those files whose manifests cannot prove their content. Must never write, and never let the failure of one
+topic's table stop the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archiver.catalog.evidence import Doubted, Gaps, judge
-from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID
+from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID, stream_fields
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.errors import ArchiverError, Corrupted
 from archiver.ids import TopicId, TopicPartition
@@ -25,15 +26,20 @@ from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
-from archiver.stream.archives import check_footer, find_archives
+from archiver.stream.archives import check_footer, find_archives, key_of
 from archiver.stream.seal import check_seal
 from intake.backlog import Backlog
 from intake.fold import TopicState
 from reconcile.coverage import Range, merge, total
-from reconcile.views import FileView, Kind, PartitionView, Removal, TableState
+from reconcile.manifests import DeleteFile, snapshot_files
+from reconcile.views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
 
 _FOREIGN_REMOVALS = ("delete", "overwrite")
 """Operations that can take rows away; `replace` (compaction) cannot."""
+
+
+_METADATA = ".metadata.json"
+"""In the name of every file of table metadata, compressed or not; a twin of a catalog in a test has other ones."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,11 @@ class UnloggedTable:
 class Observer:
     """Looks at one topic at a time."""
 
-    def __init__(self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables]) -> None:
+    def __init__(self, objects: ObjectStore, cluster_id: str, tables: Callable[[str], Tables], *, rows_follow: bool = False) -> None:
+        """With `rows_follow` somebody else reads the rows of all files afterwards: none is opened here, and where the table's metadata lies
+        in the data folder, which files the table has is read by code of our own.
+        """
+        self._rows_follow = rows_follow
         self._objects = objects
         self._cluster_id = cluster_id
         self._tables = tables
@@ -115,11 +125,11 @@ class Observer:
         stranger = _stranger(view, name, self._cluster_id, state, ledger)
         if stranger is not None:
             return SeenTable(absent=stranger)
-        return SeenTable(self._state(state, name, tables, view, gaps))
+        return SeenTable(self._state(state, ledger, name, tables, view, gaps))
 
-    def _state(self, state: TopicState, name: str, tables: Tables, view: TableView, gaps: Gaps) -> TableState:
-        live = list(tables.live_files(view)) if view.snapshot_id is not None else []
-        evidence = judge(view, state.partitions, lambda: live, gaps=gaps)
+    def _state(self, state: TopicState, ledger: TopicLedger, name: str, tables: Tables, view: TableView, gaps: Gaps) -> TableState:
+        live, deletes = self._files(state, tables, view)
+        evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         return TableState(
@@ -129,11 +139,27 @@ class Observer:
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
             files=tuple(self._file(state, file, sizes, gaps) for file in live),
             removals=foreign_removals(view),
-            has_deletes=any(file.has_deletes for file in live),
+            has_deletes=any(file.has_deletes for file in live) and deletes is None,
+            hidden=tuple(_hidden(one) for one in deletes or ()),
         )
 
+    def _files(self, state: TopicState, tables: Tables, view: TableView) -> tuple[list[LiveFile], tuple[DeleteFile, ...] | None]:
+        """The current snapshot's data files, and its delete files if those are known."""
+
+        def read(path: str) -> bytes:
+            key = key_of(self._objects, state.topic_id, path)
+            if key is None:
+                raise Corrupted(f"table metadata names {path}, which lies outside of the data folder")
+            return self._objects.read(key)
+
+        ours = _METADATA in view.metadata_location and key_of(self._objects, state.topic_id, view.metadata_location) is not None
+        if self._rows_follow and ours:
+            found = snapshot_files(read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json))
+            return list(found.data), found.deletes
+        return (list(tables.live_files(view)) if view.snapshot_id is not None else []), None
+
     def _file(self, state: TopicState, live: LiveFile, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
-        key = self._key_of(state.topic_id, live.path)
+        key = key_of(self._objects, state.topic_id, live.path)
         size = sizes.get(key) if key is not None else None
         if key is not None and size is None:
             info = self._objects.info(key)
@@ -151,10 +177,11 @@ class Observer:
             partition_min=live.partition_min,
             partition_max=live.partition_max,
             gaps=() if mine is None or mine.partition >= state.partitions else tuple(gaps(mine.partition, mine.base, mine.end)),
+            partition=live.partition,
         )
         if key is None:
             return replace(file, object_size=live.file_size or 0, unread="it lies outside of the data folder")
-        return file if size is None or _proven(file) else self._with_rows(file, key)
+        return file if size is None or self._rows_follow or _proven(file) else self._with_rows(file, key)
 
     def _with_rows(self, file: FileView, key: str) -> FileView:
         """Read what the manifests do not prove."""
@@ -176,7 +203,7 @@ class Observer:
         files: list[FileView] = []
         for partition in range(state.partitions):
             index = find_archives(self._objects, state.topic_id, partition, ledger.killed)
-            at, end = 0, ledger.watermark(partition)
+            at, end = ledger.start(partition), ledger.watermark(partition)
             while at < end:
                 found = index.covering(at)
                 if found is None:
@@ -199,13 +226,6 @@ class Observer:
         watermarks = {partition: ledger.watermark(partition) for partition in range(state.partitions)}
         return TableState("(archives only)", None, watermarks, files=tuple(files))
 
-    def _key_of(self, topic_id: TopicId, path: str) -> str | None:
-        """The object key behind a path of the table; None if it lies outside of the data folder."""
-        prefix = paths.table_prefix(topic_id)
-        root = _spelled(self._objects.uri(prefix)).removesuffix(prefix)
-        spelled = _spelled(path)
-        return spelled[len(root) :] if spelled.startswith(root) and ".." not in spelled else None
-
 
 def partition_views(state: TopicState, ledger: TopicLedger, intake: Backlog, wanted: frozenset[int] | None) -> tuple[PartitionView, ...]:
     """The partitions of a topic by both logs; only the `wanted` ones if given."""
@@ -216,7 +236,7 @@ def partition_views(state: TopicState, ledger: TopicLedger, intake: Backlog, wan
     return tuple(
         PartitionView(
             partition=partition,
-            start=0,
+            start=ledger.start(partition),
             stable=intake.stable_offset((topic_id, partition)),
             next=intake.next_offset((topic_id, partition)),
             watermark=ledger.watermark(partition),
@@ -288,6 +308,11 @@ def foreign_removals(view: TableView) -> tuple[Removal, ...]:
     return tuple(found)
 
 
+def _hidden(file: DeleteFile) -> HiddenRows:
+    readable = file.kind == "positions" and file.format == "PARQUET"
+    return HiddenRows(file.path, file.size, readable, file.snapshot_id)
+
+
 def _count(summary: Mapping[str, str], name: str) -> int:
     text = summary.get(name, "0")
     return int(text) if text.isdecimal() else 0
@@ -310,11 +335,3 @@ def _gaps(metadata: pq.FileMetaData) -> tuple[Range, ...]:
         return tuple((int(low), int(high)) for low, high in json.loads(text)) if text else ()
     except (TypeError, ValueError):
         return ()
-
-
-def _spelled(uri: str) -> str:
-    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same object."""
-    for scheme in ("file://", "file:"):
-        if uri.startswith(scheme):
-            return "file:/" + uri.removeprefix(scheme).lstrip("/")
-    return "s3://" + uri.split("://", 1)[1] if uri.startswith(("s3a://", "s3n://")) else uri

@@ -6,13 +6,15 @@ is named. What stands in a shelf that is damaged or gone cannot be named: the ol
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from archiver.catalog.commit import iso_time
 from archiver.errors import Halt, InvalidInput
 from archiver.ids import TopicPartition
 from archiver.objects.paths import parse_intake_key
+from archiver.wording import moment
 from intake.backlog import Backlog
+from intake.record_json import format_time, parse_time
 from intake.segments import SegmentRef
 from reconcile.lines import Lines, TopicLine
 
@@ -39,13 +41,19 @@ class Pin:
             "topic": self.topic,
             "partition": self.partition,
             "key": self.key,
-            "written_at": iso_time(self.written_us),
+            "written_at": format_time(self.written_us),
             "age_seconds": self.age_s(now_us),
             "why": self.why,
         }
 
     def __str__(self) -> str:
-        return f"{self.key}, written {iso_time(self.written_us)}, is needed by {self.topic} partition {self.partition}: {self.why}"
+        return pin_text(self.to_json(self.written_us))
+
+
+def pin_text(pin: Mapping[str, object]) -> str:
+    """One line for people, of what `Pin.to_json` says."""
+    written = moment(parse_time(str(pin["written_at"])))
+    return f"{pin['key']}, written {written}, is needed by {pin['topic']} partition {pin['partition']}: {pin['why']}"
 
 
 def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
@@ -98,5 +106,5 @@ def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) 
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):
         name = blocking.transactional_id or str(blocking.producer_id)
-        return f"transaction {name} is open since {iso_time(blocking.started_us)}; nothing behind its beginning is archived"
+        return f"transaction {name} is open since {moment(blocking.started_us)}; nothing behind its beginning is archived"
     return "not archived yet"

@@ -6,7 +6,7 @@ Owns no judgement and no effect: `observe.py` makes these, `judge.py` judges the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from archiver.ids import TopicId
@@ -52,6 +52,17 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True)
+class RowFault:
+    """What rows show and no list of offsets can say."""
+
+    partition: int | None
+    """None: whatever partitions the file can hold rows of."""
+    why: str
+    unclear: bool = False
+    """It keeps us from telling; else it is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileView:
     """One data file of a table's current snapshot (or, without a table, one archive)."""
 
@@ -81,6 +92,23 @@ class FileView:
     """Number of rows by the file's own footer; None if it was not read."""
     part: Range | None = None
     """Of an archive without a table: the part of its range that a reader takes from it. None: all of it."""
+    partition: tuple[object, ...] = ()
+    """The partition tuple, as the table says."""
+    removed: Mapping[int, tuple[Range, ...]] | None = None
+    """Offsets per partition of rows that delete files hide, as read; they are not in `rows`."""
+    faults: tuple[RowFault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRows:
+    """A file of somebody else that hides rows."""
+
+    path: str
+    size: int
+    readable: bool
+    """It hides positions, in Parquet; equality deletes and deletion vectors are not understood here."""
+    snapshot_id: int
+    """That added it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +133,19 @@ class TableState:
     files: tuple[FileView, ...] = ()
     removals: tuple[Removal, ...] = ()
     has_deletes: bool = False
-    """The snapshot holds delete files: the counts of data files are upper bounds."""
+    """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are upper bounds."""
+    hidden: tuple[HiddenRows, ...] = ()
+    """Those delete files, where the manifests were read for them."""
+    spans: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
+    """Offsets per partition in the files of somebody else, as read, all files together …"""
+    removed: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
+    """… and those of them that delete files hide."""
+    removed_by: tuple[int, ...] = ()
+    """Snapshots whose delete files hide rows."""
+    faults: tuple[RowFault, ...] = ()
+    """Of what is between files."""
+    notes: tuple[RowFault, ...] = ()
+    """Worth knowing, not wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +165,7 @@ class TopicView:
     """Why the table could not be looked at; then nothing can be told."""
     count: int | None = None
     """How many partitions the topic has; None: as many as are viewed."""
+    by_rows: bool = False
+    """Every row was to be looked at."""
     stray: bool = False
     """The topic is only known by what lies in the data folder."""

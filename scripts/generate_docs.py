@@ -1,7 +1,12 @@
-"""Generates docs/configuration.md from the settings' own docstrings; with --check, says whether the committed page is up to date."""
+"""Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of metrics, and
+docs/openapi.json from the table of what the port answers to.
+
+With --check, says whether the committed pages are up to date.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,8 +21,12 @@ sys.path.insert(0, str(ROOT))
 
 from archiver.settings import Settings  # noqa: E402 - after the path is known
 from archiver.settings_types import Group, parse_duration, parse_retention, parse_size  # noqa: E402
+from archiver.web import openapi  # noqa: E402
+from scripts import metrics_page  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
+METRICS_PAGE = ROOT / "docs" / "metrics.md"
+OPENAPI = ROOT / "docs" / "openapi.json"
 HEAD = """# Configuration
 
 Generated from the code by `make docs`; do not edit.
@@ -63,7 +72,8 @@ def _sections(group: type[Group], prefix: str, title: str) -> list[str]:
     """The group's table, then those of the groups inside it."""
     rows: list[str] = []
     below: list[str] = []
-    for name, field in group.model_fields.items():
+    for attribute, field in group.model_fields.items():
+        name = field.alias or attribute
         inner = _group_in(field.annotation)
         text = _one_line(field.description or "")
         if inner is None:
@@ -182,14 +192,16 @@ def _bytes(value: int) -> str:
 
 def main() -> int:
     """Generate or check; the exit code."""
-    wanted = page()
+    wanted = {PAGE: page(), METRICS_PAGE: metrics_page.page(), OPENAPI: json.dumps(openapi.document(), ensure_ascii=False, indent=2) + "\n"}
     if "--check" not in sys.argv[1:]:
-        PAGE.write_text(wanted, encoding="utf-8")
+        for path, text in wanted.items():
+            path.write_text(text, encoding="utf-8")
         return 0
-    if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != wanted:
-        print("error: docs/configuration.md is not what the settings say; run make docs", file=sys.stderr)
+    stale = [str(path.relative_to(ROOT)) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if stale:
+        print(f"error: {' and '.join(stale)} is not what the code says; run make docs", file=sys.stderr)
         return 1
-    print("docs/configuration.md is up to date")
+    print(f"{', '.join(str(path.relative_to(ROOT)) for path in wanted)} are up to date")
     return 0
 
 

@@ -220,14 +220,18 @@ def test_every_path_that_a_document_names_exists() -> None:
 
 
 def _reached() -> set[str]:
-    """Every literal that some module passes to `reach`."""
+    """Every literal that some module passes to `reach`, and both points of every swap, which is given what they are called."""
     names: set[str] = set()
     for path in sources(*PACKAGES):
         for node in ast.walk(tree(path)):
-            if isinstance(node, ast.Call) and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) == "reach":
-                names.update(
-                    argument.value for argument in node.args if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
-                )
+            if not isinstance(node, ast.Call):
+                continue
+            called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+            given = {argument.value for argument in node.args if isinstance(argument, ast.Constant) and isinstance(argument.value, str)}
+            if called == "reach":
+                names.update(given)
+            elif called == "swap":
+                names.update(f"{name}.{when}" for name in given for when in ("before", "after"))
     return names
 
 

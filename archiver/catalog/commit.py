@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
-from archiver import failpoints
 from archiver.catalog.agree import contradiction, revived_keys
 from archiver.catalog.choose import Choice, choose, complete_since
 from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
 from archiver.catalog.expiry import expired
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
-from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Swapped, Tables, TableView, shown
+from archiver.catalog.layout import COMMIT_ID, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, stream_fields
+from archiver.catalog.retire import below_start
+from archiver.catalog.swap import swap
+from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Tables, TableView, shown
 from archiver.clock import Clock
-from archiver.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.errors import CatalogAway, Halt, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.ids import TopicId
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import PendingFile, TopicLedger
@@ -45,7 +46,7 @@ class CommitLimits:
     """Wait after the first conflict; doubled each time, up to 16 times as long."""
     snapshots_max: int = 100
     """Snapshots that our own commits keep however old they are."""
-    snapshots_age_s: float = 3600.0
+    snapshots_age_s: float = 900.0
     """Age below which our own commits keep snapshots however many there are."""
     merge_every: int = 25
     """Every so many commits the manifests are merged."""
@@ -110,6 +111,8 @@ class Committer:
         self._leader = leader
         self._limits = limits
         self._clock = clock
+        self.attempts = 0
+        """That the newest `commit` has made."""
 
     def settle(self, target: TableTarget, gaps: Gaps = no_gaps) -> CommitOutcome | None:
         """Look at the table without offering anything (rule T1): what the ledger must learn, None if it knows all.
@@ -124,6 +127,11 @@ class Committer:
         outcome = self._seen(look, ledger, 0)
         return outcome if outcome.news else None
 
+    def sound(self, target: TableTarget, gaps: Gaps = no_gaps) -> TableView | None:
+        """The table as it is now, if its evidence and the ledger tell one story; None if there is none yet. Raises as `settle`."""
+        look = self._look(target, self._leader.fold.topic(target.topic_id), gaps)
+        return None if look is None else look.view
+
     def commit(
         self, target: TableTarget, commit_id: uuid.UUID, valid_through_us: int = 0, fence: bool = False, gaps: Gaps = no_gaps
     ) -> CommitOutcome | None:
@@ -134,29 +142,106 @@ class Committer:
         committed within the bounds; `OutcomeUnknown` if the last request may still land. In each case the files stay pending and a later
         call goes on.
         """
+
+        def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
+            if not look.choice.offered and not fence:
+                return None
+            return self._prepare(target, look, ledger, commit_id, valid_through_us)
+
+        return self._repeat(target, gaps, prepare, valid_through_us)
+
+    def retire(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
+        """Take the files that lie wholly below the ledger's starts out of the table, with one snapshot of operation `delete`; their objects
+        stay. If there are none, the outcome of a look; None if there is no table.
+
+        Nothing is offered meanwhile, and the evidence of all partitions is carried forward. Raises as `commit`.
+        """
+
+        def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
+            view = look.view
+            fields = stream_fields(view.schema_json)
+            live = self._tables.live_files(view, nulls_of=(fields.partition, fields.offset)) if view.snapshot_id is not None else ()
+            paths = list(below_start(live, ledger.starts, fields)) if ledger.starts else []
+            if not paths:
+                return None
+            stamp = {COMMIT_ID: str(commit_id)}
+
+            def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
+                evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, look.known.watermarks)
+                return {**stamp, WATERMARKS: evidence.to_json()}
+
+            try:
+                old = self._unread(view, ledger)
+                return self._tables.prepare_removal(view, paths, properties, {**stamp, RETIRED: str(len(paths))}, old)
+            except Halt as error:
+                raise TopicHalted(target.topic, str(error)) from error
+
+        return self._repeat(target, gaps, prepare, 0, offering=False)
+
+    def fence(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
+        """Commit a snapshot of this epoch that changes nothing (rule D2): no request that was under way before can land after it.
+
+        What is due stays pending. None if there is no table. Raises as `commit`.
+        """
+
+        def prepare(look: _Look, ledger: TopicLedger) -> Prepared:
+            return self._prepare(target, look, ledger, commit_id, 0)
+
+        return self._repeat(target, gaps, prepare, 0, offering=False)
+
+    def forget(self, target: TableTarget, commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> CommitOutcome | None:
+        """As `fence`, with a snapshot that forgets all ancestors that queries may not be reading any more, if there are any: the files of
+        an idle table that retention has taken out would else be named for ever.
+        """
+
+        def prepare(look: _Look, ledger: TopicLedger) -> Prepared | None:
+            old = self._unread(look.view, ledger)
+            return self._prepare(target, look, ledger, commit_id, 0, old) if old else None
+
+        return self._repeat(target, gaps, prepare, 0, offering=False)
+
+    def _unread(self, view: TableView, ledger: TopicLedger) -> tuple[int, ...]:
+        """Snapshots that are kept for `snapshots_max` alone. With retention that cannot be: what they name cannot be deleted."""
+        return expired(view, ledger.pending, 1, self._limits.snapshots_age_s, self._clock.now_us())
+
+    def _repeat(
+        self,
+        target: TableTarget,
+        gaps: Gaps,
+        prepare: Callable[[_Look, TopicLedger], Prepared | None],
+        valid_through_us: int,
+        *,
+        offering: bool = True,
+    ) -> CommitOutcome | None:
+        """The loop: what `prepare` makes of a look is swapped in; None of it ends the loop. Without `offering`, what a look finds to be
+        due stays pending.
+        """
         deadline = self._clock.monotonic_s() + self._limits.timeout_s
         open_request: Prepared | None = None
-        why = "the time ran out"
+        why, away = "the time ran out", False
+        self.attempts = 0
         for attempt in range(self._limits.attempts_max):
             if attempt:
                 self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
                 if self._clock.monotonic_s() > deadline:
                     break
+            self.attempts += 1
             ledger = self._leader.fold.topic(target.topic_id)
             try:
-                look = self._look(target, ledger, gaps)
+                look = self._look(target, ledger, gaps, offering=offering)
                 if look is None:
                     _must_be_idle(target, ledger)
                     return None
                 if open_request is not None and _dead(open_request, look.view):
                     open_request = None
-                if not look.choice.offered and not fence:
+                prepared = prepare(look, ledger)
+                if prepared is None:
                     return self._seen(look, ledger, valid_through_us)
-                prepared = self._prepare(target, look, ledger, commit_id, valid_through_us)
             except RetryLater as error:
-                why = str(error)
+                why, away = str(error), isinstance(error, CatalogAway)
                 continue
-            swapped = self._swap(prepared)
+            away = False
+            swapped = swap(self._tables, prepared, self._leader.check, "table.swap")
             if swapped.outcome is SwapOutcome.UNKNOWN:
                 open_request = prepared
             if swapped.outcome is SwapOutcome.APPLIED:
@@ -169,14 +254,15 @@ class Committer:
         )
         if open_request is not None:
             raise OutcomeUnknown(f"{message}; the last request may still land ({why}); the next run will look")
-        raise RetryLater(f"{message} ({why}); the next run goes on")
+        raise (CatalogAway if away else RetryLater)(f"{message} ({why}); the next run goes on")
 
-    def _look(self, target: TableTarget, ledger: TopicLedger, gaps: Gaps) -> _Look | None:
+    def _look(self, target: TableTarget, ledger: TopicLedger, gaps: Gaps, *, offering: bool = True) -> _Look | None:
         view = load_table(self._tables, target, ledger.table_uuid)
         if view is None:
             return None
-        known = judge(view, target.partitions, lambda: self._tables.live_files(view), gaps=gaps)
+        known = judge(view, target.partitions, lambda: self._tables.live_files(view), ledger.starts, gaps)
         if isinstance(known, Doubted):
+            self._leader.check()  # as below: retention's starts may be a newer leader's, and this one has not heard of them
             raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {known.why}")
         since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
         if ledger.killed:
@@ -189,7 +275,9 @@ class Committer:
         if why is not None:
             self._leader.check()  # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is wrong
             raise TopicHalted(target.topic, f"table {shown(target.identifier)} {why}")
-        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view), gaps=gaps)
+        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view), ledger.starts, gaps)
+        if not offering:
+            choice = replace(choice, offered=(), reached=known.watermarks)
         return _Look(view, known, choice, revived)
 
     def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
@@ -212,8 +300,19 @@ class Committer:
             news=bool(committed or choice.killed or moved or differs),
         )
 
-    def _prepare(self, target: TableTarget, look: _Look, ledger: TopicLedger, commit_id: uuid.UUID, valid_through_us: int) -> Prepared:
-        choice, view = look.choice, look.view
+    def _prepare(
+        self,
+        target: TableTarget,
+        look: _Look,
+        ledger: TopicLedger,
+        commit_id: uuid.UUID,
+        valid_through_us: int,
+        old: tuple[int, ...] | None = None,
+    ) -> Prepared:
+        """A snapshot with what is offered; it forgets the snapshots `old`, or those beyond the limits."""
+        choice, view, limits = look.choice, look.view, self._limits
+        if old is None:
+            old = expired(view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us())
         valid_through = 0 if choice.killed else valid_through_us
         stamp = {COMMIT_ID: str(commit_id)} | ({VALID_THROUGH: iso_time(valid_through)} if valid_through else {})
 
@@ -221,7 +320,6 @@ class Committer:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
             return {**stamp, WATERMARKS: evidence.to_json()}
 
-        limits = self._limits
         try:
             return self._tables.prepare(
                 view,
@@ -229,21 +327,10 @@ class Committer:
                 properties,
                 {**stamp, RANGES: ranges_text(choice.offered)},
                 merge=(view.sequence_number + 1) % limits.merge_every == 0,
-                expire=expired(view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us()),
+                expire=old,
             )
         except Halt as error:
             raise TopicHalted(target.topic, str(error)) from error
-
-    def _swap(self, prepared: Prepared) -> Swapped:
-        """Rules C4 and C5. A failpoint that loses the reply counts as an unknown outcome, as a lost reply does."""
-        self._leader.check()
-        try:
-            failpoints.reach("table.swap.before")
-            swapped = self._tables.swap(prepared)
-            failpoints.reach("table.swap.after")
-        except OutcomeUnknown as error:
-            return Swapped(SwapOutcome.UNKNOWN, prepared.snapshot_id, str(error))
-        return swapped
 
     def _verify(self, target: TableTarget, ledger: TopicLedger, prepared: Prepared) -> TableView | None:
         """The table after an applied swap if our snapshot is in its lineage, else None: then the table is looked at anew."""

@@ -5,11 +5,16 @@ Owns what each engine must be told about a catalog. Must never print a secret: c
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 
 SPARK_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0")
 """What Spark fetches at its first start to read the tables of an embedded SQL catalog; tried with Spark 4.1."""
+
+
+BY_ID = "-- the table's columns have changed: this finds them by field id, and needs DuckDB 2.0 or newer"
+BY_NAME = "-- the table's columns have changed, and this finds them by the names that each file has; Spark and Trino find them by field id"
 
 
 def spark_sql(catalog: str, properties: Mapping[str, str], warehouse: str, query: str, command: str = "spark-sql") -> list[str]:
@@ -33,10 +38,22 @@ def trino(catalog: str, table: str) -> str:
     return f'SELECT * FROM "{catalog}".{".".join(_quoted(part) for part in table.split("."))} LIMIT 10'  # noqa: S608 - printed, not run
 
 
-def duckdb(uris: Iterable[str]) -> str:
-    """A query for DuckDB over the table's current data files."""
-    paths = ", ".join("'" + uri.removeprefix("file://").replace("'", "''") + "'" for uri in sorted(uris))
-    return f"SELECT * FROM read_parquet([{paths}])"  # noqa: S608 - printed, not run
+def duckdb(uris: Iterable[str], columns_by_id: str | None = None) -> str:
+    """A query for DuckDB over the table's current data files: columns that only some have are null in the others, and none are made of
+    the names of folders.
+
+    By the names in the files, which is right as long as the table's columns never changed; else by field id, with `columns_by_id` as
+    `archiver.query.columns` writes it.
+    """
+    paths = ", ".join("'" + _unglobbed(uri.removeprefix("file://")).replace("'", "''") + "'" for uri in sorted(uris))
+    if columns_by_id is None:
+        return f"SELECT * FROM read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"  # noqa: S608 - printed, not run
+    return f"{BY_ID}\nSELECT * FROM read_parquet([{paths}], hive_partitioning = false, schema = {columns_by_id})"
+
+
+def _unglobbed(path: str) -> str:
+    """A path in which no character stands for others."""
+    return re.sub(r"([*?\[])", r"[\1]", path)
 
 
 def _quoted(part: str) -> str:

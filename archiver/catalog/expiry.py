@@ -26,9 +26,10 @@ def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int,
         and snapshot.timestamp_ms < oldest_ms
         and snapshot.snapshot_id not in view.pinned
         and snapshot.sequence_number <= needed_above
-        and not _tells_of_removed_rows(snapshot)
+        and not tells_of_removed_rows(snapshot)
     )
 
 
-def _tells_of_removed_rows(snapshot: SnapshotView) -> bool:
+def tells_of_removed_rows(snapshot: SnapshotView) -> bool:
+    """Whether somebody else removed rows with it."""
     return snapshot.operation in {"delete", "overwrite"} and COMMIT_ID not in snapshot.summary

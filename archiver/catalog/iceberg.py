@@ -8,31 +8,43 @@ manifests and sends the same files again. Deletes nothing, ever; manifests of at
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    CommitStateUnknownException,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions import And, EqualTo
+from pyiceberg.manifest import DataFile as DataFileOfTable
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import AssertTableUUID, RemoveSnapshotsUpdate, SetPropertiesUpdate, TableRequirement, TableUpdate
-from pyiceberg.table.update.snapshot import _FastAppendFiles, _MergeAppendFiles
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.table.update.snapshot import _SnapshotProducer
 
+from archiver.catalog.iceberg_append import append_producer
+from archiver.catalog.iceberg_exchange import exchange_producer, removal_producer
 from archiver.catalog.iceberg_io import IMPLEMENTATION
+from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unreached
+from archiver.catalog.iceberg_register import register
+from archiver.catalog.iceberg_rest import IMPLEMENTATION as BOUNDED_REST
+from archiver.catalog.iceberg_rest import TIMEOUT
 from archiver.catalog.iceberg_values import data_file_of, fields_of, live_file_of, parse_schema, partition_spec, sort_order, view_of
 from archiver.catalog.layout import stream_fields
-from archiver.catalog.tables import Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView, shown
-from archiver.errors import ArchiverError, ConfigInvalid, Halt, KeyExists, OutcomeUnknown, RetryLater
+from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView, shown
+from archiver.errors import ArchiverError, CatalogAway, ConfigInvalid, Halt, KeyExists, OutcomeUnknown, RetryLater
 from archiver.events.types import DataFile
 from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
@@ -40,19 +52,21 @@ from archiver.objects.paths import Granularity
 SQLITE_TIMEOUT_S = 60
 """How long a catalog on SQLite waits for a lock unless the uri says otherwise; pyiceberg's own 5 s leave stray metadata behind."""
 
-_MERGE_MANIFESTS_MIN = 2
-
 _Request = tuple[Table, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 
 
 class IcebergTables:
     """One Iceberg catalog behind the `Tables` Protocol."""
 
-    def __init__(self, name: str, properties: Mapping[str, str], ids: IdSource) -> None:
-        """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first call."""
+    def __init__(self, name: str, properties: Mapping[str, str], ids: IdSource, request_timeout_s: float = 30.0) -> None:
+        """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first call.
+
+        `request_timeout_s` bounds each request to a REST catalog.
+        """
         self._name = name
         self._ids = ids
-        self._properties = _prepared_properties(name, properties)
+        self._rest = properties.get("type") == "rest"
+        self._properties = _prepared_properties(name, properties, request_timeout_s)
         self._opened: Catalog | None = None
         self._lock = threading.Lock()
 
@@ -66,19 +80,26 @@ class IcebergTables:
     def load(self, identifier: Identifier) -> TableView | None:
         """As the Protocol says."""
         catalog = self._catalog()
+        why = f"table {shown(identifier)} cannot be loaded from catalog {self._name}"
         try:
             return view_of(identifier, catalog.load_table(identifier))
-        except (NoSuchTableError, NoSuchNamespaceError):
+        except (NoSuchTableError, NoSuchNamespaceError) as error:
+            if metadata_lost(error):
+                raise _unreadable(identifier, error) from error
+            if not tells_of_table(error):
+                raise RetryLater(f"{why}: it answers as no catalog does ({error}); is its uri right?") from error
             return None
-        except (FileNotFoundError, ValidationError) as error:
-            raise Halt(
-                f"table {shown(identifier)}: its metadata cannot be read ({error}); restore the file or register the table anew"
-            ) from error
+        except FileNotFoundError as error:
+            raise _unreadable(identifier, error) from error
         except ArchiverError:
             raise
         # Whatever a catalog's driver raises on a read has changed nothing.
         except Exception as error:
-            raise RetryLater(f"table {shown(identifier)} cannot be loaded from catalog {self._name}: {error}") from error
+            if isinstance(error, ValidationError) and not self._rest:
+                raise _unreadable(identifier, error) from error
+            if self._rest and unreached(error):
+                self._reopen(catalog)
+            raise RetryLater(f"{why}: {error}") from error
 
     def create(
         self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
@@ -89,18 +110,49 @@ class IcebergTables:
         catalog = self._catalog()
         try:
             catalog.create_namespace_if_not_exists(identifier[:-1])
-            table = catalog.create_table(
-                identifier, schema, location, partition_spec(fields, granularity), sort_order(fields), dict(properties)
-            )
+        # A namespace that is there already is none too many: there is no table in any case.
+        except Exception as error:
+            raise RetryLater(f"namespace {shown(identifier[:-1])} cannot be made in catalog {self._name}: {error}") from error
+        spec, order = partition_spec(fields, granularity), sort_order(fields)
+        try:
+            table = catalog.create_table(identifier, schema, location, spec, order, dict(properties))
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
         # A create whose reply is lost may have happened; whoever asks again finds the table.
         except Exception as error:
+            if is_no(error):
+                raise RetryLater(f"table {shown(identifier)} was not created in catalog {self._name}: {error}") from error
             raise OutcomeUnknown(f"table {shown(identifier)} may or may not have been created in catalog {self._name}: {error}") from error
         view = view_of(identifier, table)
         if view.location.rstrip("/") != location.rstrip("/"):
             raise Halt(f"catalog {self._name} put table {shown(identifier)} at {view.location}, it must lie at {location}; drop it there")
         return view
+
+    def register(
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        last_column_id: int,
+        granularity: Granularity,
+        properties: Mapping[str, str],
+    ) -> TableView:
+        """As `archiver.catalog.restore.Registers` says."""
+        catalog = self._catalog()
+        try:
+            table = register(catalog, identifier, location, schema_json, last_column_id, granularity, properties, new_uuid(self._ids))
+        except TableAlreadyExistsError as error:
+            raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
+        except NotImplementedError as error:
+            raise Halt(f"catalog {self._name} takes no table that is there already ({error}); restore it from a backup") from error
+        except ArchiverError:
+            raise
+        # As a create: whoever asks again finds the table.
+        except Exception as error:
+            raise OutcomeUnknown(
+                f"table {shown(identifier)} may or may not have been registered in catalog {self._name}: {error}"
+            ) from error
+        return view_of(identifier, table)
 
     def prepare(
         self,
@@ -114,42 +166,65 @@ class IcebergTables:
         """As the Protocol says."""
         table = _table(view)
         added = [data_file_of(item, view.spec_id) for item in files]
-        try:
-            producer = _producer(table, summary, merge, self._ids)
-            for item in added:
-                producer.append_data_file(item)
-            updates, requirements = producer._commit()  # noqa: SLF001 - decision 0004
-        except OSError as error:
-            raise RetryLater(f"table {shown(view.identifier)}: manifests cannot be written: {error}") from error
-        changed = dict(properties(producer.snapshot_id, view.sequence_number + 1))
-        more: list[TableUpdate] = [SetPropertiesUpdate(updates=changed)]
-        if expire:
-            more.append(RemoveSnapshotsUpdate(snapshot_ids=list(expire)))
-        request: _Request = (table, (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more))
-        return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
+        producer = append_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids), merge=merge)
+        return _prepared(view, producer, added, (), properties, expire)
+
+    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
+        """As the Protocol says."""
+        table = _table(view)
+        added = [data_file_of(item, view.spec_id) for item in exchanges.values()]
+        removed = _wanted_entries(view, exchanges.keys())
+        return _prepared(view, exchange_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids)), added, removed)
+
+    def prepare_removal(
+        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+    ) -> Prepared:
+        """As the Protocol says."""
+        table = _table(view)
+        removed = _wanted_entries(view, set(paths))
+        producer = removal_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids))
+        return _prepared(view, producer, (), removed, properties, expire)
 
     def swap(self, prepared: Prepared) -> Swapped:
         """As the Protocol says. The base's sequence number is asserted by the new snapshot's own, which catalogs refuse if it is stale."""
         assert isinstance(prepared.handle, tuple)
-        request: _Request = prepared.handle
+        outcome, why = self._send(prepared.handle)
+        return Swapped(outcome, prepared.snapshot_id, why)
+
+    def evolve(self, view: TableView, schema_json: str) -> Evolved:
+        """As the Protocol says. A schema that the table had before is made current again, because catalogs keep each only once."""
+        stream_fields(schema_json)
+        table = _table(view)
+        known = table.metadata.schemas
+        schema = parse_schema(schema_json).model_copy(update={"schema_id": max(one.schema_id for one in known) + 1})
+        same = next((one.schema_id for one in known if one == schema), None)
+        updates: tuple[TableUpdate, ...] = (AddSchemaUpdate(schema_=schema), SetCurrentSchemaUpdate(schema_id=-1))
+        if same is not None:
+            updates = (SetCurrentSchemaUpdate(schema_id=same),)
+        requirements: tuple[TableRequirement, ...] = (
+            AssertTableUUID(uuid=view.uuid),
+            AssertCurrentSchemaId(current_schema_id=view.schema_id),
+            AssertLastAssignedFieldId(last_assigned_field_id=view.last_column_id),
+        )
+        return Evolved(*self._send((table, requirements, updates)))
+
+    def _send(self, request: _Request) -> tuple[SwapOutcome, str]:
+        """Send a request once; what became of it, and what the catalog said."""
         try:
-            self._catalog().commit_table(*request)
-        except (CommitFailedException, NoSuchTableError) as error:
-            return Swapped(SwapOutcome.CONFLICT, prepared.snapshot_id, str(error))
-        except CommitStateUnknownException as error:
-            return Swapped(SwapOutcome.UNKNOWN, prepared.snapshot_id, str(error))
-        except ValueError as error:
-            outcome = SwapOutcome.CONFLICT if _refused_by_metadata(error) else SwapOutcome.UNKNOWN
-            return Swapped(outcome, prepared.snapshot_id, str(error))
+            catalog = self._catalog()
+        except RetryLater as error:
+            return SwapOutcome.CONFLICT, str(error)
+        try:
+            catalog.commit_table(*request)
         # A lost connection, a locked database, a full disk: it may have been applied, only the table can tell (rule C6).
         except Exception as error:  # noqa: BLE001
-            return Swapped(SwapOutcome.UNKNOWN, prepared.snapshot_id, f"{type(error).__name__}: {error}")
-        return Swapped(SwapOutcome.APPLIED, prepared.snapshot_id)
+            return outcome_of(error), f"{type(error).__name__}: {error}"
+        return SwapOutcome.APPLIED, ""
 
-    def live_files(self, view: TableView) -> Iterator[LiveFile]:
+    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
         """As the Protocol says."""
         table = _table(view)
-        snapshot = table.metadata.current_snapshot()
+        snapshot = table.metadata.current_snapshot() if snapshot_id is None else _snapshot(table, snapshot_id)
         if snapshot is None:
             return
         fields = fields_of(view)
@@ -160,7 +235,46 @@ class IcebergTables:
                 continue
             for entry in _entries(table, manifest):
                 if entry.status != ManifestEntryStatus.DELETED:
-                    yield live_file_of(entry, fields, manifest.partition_spec_id, has_deletes)
+                    yield live_file_of(entry, fields, manifest.partition_spec_id, has_deletes, nulls_of)
+
+    def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
+        """As the Protocol says; each manifest is read once, however many snapshots share it."""
+        table = _table(view)
+        manifests = {item.manifest_path: item for snapshot in table.metadata.snapshots for item in _manifests(table, snapshot)}
+        data = (item for item in manifests.values() if item.content == ManifestContent.DATA)
+        entries = (entry for item in data for entry in _entries(table, item) if entry.status != ManifestEntryStatus.DELETED)
+        paths = (entry.data_file.file_path for entry in entries)
+        return frozenset(path for path in paths if path.rpartition("/")[2] in names)
+
+    def named_paths(self, view: TableView) -> Iterator[str]:
+        """As the Protocol says; each manifest is read once, however many snapshots share it."""
+        table = _table(view)
+        metadata = table.metadata
+        yield view.metadata_location
+        yield from (item.metadata_file for item in metadata.metadata_log)
+        yield from (item.statistics_path for item in (*metadata.statistics, *metadata.partition_statistics))
+        read: set[str] = set()
+        for snapshot in metadata.snapshots:
+            yield snapshot.manifest_list
+            for manifest in _manifests(table, snapshot):
+                if manifest.manifest_path in read:
+                    continue
+                read.add(manifest.manifest_path)
+                yield manifest.manifest_path
+                for entry in _entries(table, manifest):
+                    if entry.status != ManifestEntryStatus.DELETED:
+                        yield entry.data_file.file_path
+
+    def count_rows(self, view: TableView, partition: int, offset: int) -> int:
+        """As the Protocol says."""
+        equal: Any = EqualTo  # its published types know no values
+        here = And(equal("kafka.partition", partition), equal("kafka.offset", offset))
+        try:
+            return _table(view).scan(row_filter=here, selected_fields=("kafka.partition", "kafka.offset")).to_arrow().num_rows
+        except ValueError as error:  # pyiceberg's answer to what it does not know, equality deletes among it
+            raise Halt(f"table {shown(view.identifier)} cannot be read with its delete files applied: {error}") from error
+        except OSError as error:
+            raise RetryLater(f"table {shown(view.identifier)} cannot be read: {error}") from error
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         """As the Protocol says."""
@@ -184,26 +298,45 @@ class IcebergTables:
                 self._opened = self._open()
             return self._opened
 
+    def _reopen(self, gone: Catalog) -> None:
+        """The next call asks a REST catalog for its configuration first: that says whether it is away, or one table of it is trouble."""
+        with self._lock:
+            if self._opened is gone:
+                self._opened = None
+
     def _open(self) -> Catalog:
         properties: dict[str, Any] = dict(self._properties)
         try:
             try:
                 return load_catalog(self._name, **properties)
+            except ValidationError as error:  # what answers is no catalog, now: a proxy's page, for example
+                raise CatalogAway(f"catalog {self._name} cannot be reached: what answers there is no catalog: {error}") from error
             except ValueError as error:
                 raise ConfigInvalid(f"catalog {self._name} cannot be used: {error}") from error
-            except Exception:  # noqa: BLE001
+            except Exception:
+                if self._rest:
+                    raise  # nothing is made there, and a silent server would be waited for twice
                 # Two processes that create the catalog's own tables at the same moment: the second attempt finds them.
                 return load_catalog(self._name, **properties)
         except ArchiverError:
             raise
         # Opening changes nothing that matters, whatever the driver says.
         except Exception as error:
-            raise RetryLater(f"catalog {self._name} cannot be reached: {error}") from error
+            raise CatalogAway(f"catalog {self._name} cannot be reached: {error}") from error
 
 
-def _prepared_properties(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """SQLite: the file's folder is made, the path absolute, the lock timeout long; local metadata is synchronised to disk."""
+def _unreadable(identifier: Identifier, error: Exception) -> Halt:
+    return Halt(f"table {shown(identifier)}: its metadata cannot be read ({error}); restore the file or register the table anew")
+
+
+def _prepared_properties(name: str, properties: Mapping[str, str], request_timeout_s: float) -> dict[str, str]:
+    """REST: requests are bounded. SQLite: the file's folder is made, the path absolute, the lock timeout long; local metadata is
+    synchronised to disk.
+    """
     prepared = dict(properties)
+    if prepared.get("type") == "rest" and "py-catalog-impl" not in prepared:
+        del prepared["type"]
+        return prepared | {"py-catalog-impl": BOUNDED_REST, TIMEOUT: str(request_timeout_s)}
     uri = prepared.get("uri", "")
     if not uri.startswith("sqlite"):
         return prepared
@@ -227,11 +360,34 @@ def _table(view: TableView) -> Table:
     return view.handle
 
 
-def _producer(table: Table, summary: Mapping[str, str], merge: bool, ids: IdSource) -> _FastAppendFiles:
-    producer = _appender(table, summary, merge)
-    producer.commit_uuid = new_uuid(ids)
-    producer._snapshot_id = _new_snapshot_id(table, ids)  # noqa: SLF001 - the library draws it from the global generator
-    return producer
+def _beside(properties: Mapping[str, str], expire: Sequence[int]) -> list[TableUpdate]:
+    """What the same commit changes beside the snapshot."""
+    more: list[TableUpdate] = [SetPropertiesUpdate(updates=dict(properties))]
+    if expire:
+        more.append(RemoveSnapshotsUpdate(snapshot_ids=list(expire)))
+    return more
+
+
+def _prepared(
+    view: TableView,
+    producer: _SnapshotProducer[Any],
+    added: Iterable[DataFileOfTable],
+    removed: Iterable[DataFileOfTable],
+    properties: NewProperties | None = None,
+    expire: Sequence[int] = (),
+) -> Prepared:
+    """Write the manifests of a snapshot on top of `view`; without `properties` those of the table stay as they are."""
+    try:
+        for item in removed:
+            producer.delete_data_file(item)
+        for item in added:
+            producer.append_data_file(item)
+        updates, requirements = producer._commit()  # noqa: SLF001 - decision 0004
+    except OSError as error:
+        raise RetryLater(f"table {shown(view.identifier)}: manifests cannot be written: {error}") from error
+    more = [] if properties is None else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
+    request: _Request = (_table(view), (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more))
+    return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
 
 
 def _new_snapshot_id(table: Table, ids: IdSource) -> int:
@@ -241,25 +397,6 @@ def _new_snapshot_id(table: Table, ids: IdSource) -> int:
         number = int.from_bytes(ids.random_bytes(8), "big") >> 1
         if number > 0 and number not in taken:
             return number
-
-
-def _appender(table: Table, summary: Mapping[str, str], merge: bool) -> _FastAppendFiles:
-    update = Transaction(table, autocommit=False).update_snapshot(snapshot_properties=dict(summary))
-    if not merge:
-        return update.fast_append()
-    producer: _MergeAppendFiles = update.merge_append()
-    # The table properties that steer this are left alone, because other engines obey them as well.
-    producer._merge_enabled = True  # noqa: SLF001
-    producer._min_count_to_merge = _MERGE_MANIFESTS_MIN  # noqa: SLF001
-    return producer
-
-
-def _refused_by_metadata(error: ValueError) -> bool:
-    """Pyiceberg checks the update against the metadata before anything is written: a stale sequence number, or a snapshot that somebody
-    else expired meanwhile, was certainly not applied.
-    """
-    text = str(error)
-    return "sequence number" in text or ("Snapshot with snapshot id" in text and "does not exist" in text)
 
 
 def _snapshot(table: Table, snapshot_id: int) -> Snapshot:
@@ -284,6 +421,23 @@ def _entries(table: Table, manifest: ManifestFile) -> list[Any]:
         raise Halt(f"table {shown(table.name())}: manifest {manifest.manifest_path} is gone: {error}") from error
     except OSError as error:
         raise RetryLater(f"table {shown(table.name())}: manifest {manifest.manifest_path} cannot be read: {error}") from error
+
+
+def _wanted_entries(view: TableView, paths: Set[str]) -> list[Any]:
+    """The data files of the current snapshot that have these paths; `RetryLater` unless each stands there once."""
+    table = _table(view)
+    snapshot = table.metadata.current_snapshot()
+    found = [
+        entry.data_file
+        for manifest in ([] if snapshot is None else _manifests(table, snapshot))
+        if manifest.content == ManifestContent.DATA
+        for entry in _entries(table, manifest)
+        if entry.status != ManifestEntryStatus.DELETED and entry.data_file.file_path in paths
+    ]
+    if len(found) != len(paths):
+        gone = min(paths - {item.file_path for item in found}, default="one of the files")
+        raise RetryLater(f"table {shown(view.identifier)}: {gone} is not in its current snapshot, or stands there twice")
+    return found
 
 
 def _added_by(table: Table, snapshot: Snapshot) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pyiceberg.manifest import DataFile as IcebergDataFile
@@ -73,6 +73,7 @@ def view_of(identifier: Identifier, table: Table) -> TableView:
         metadata_location=table.metadata_location,
         schema_json=schema_json,
         schema_id=schema.schema_id,
+        last_column_id=metadata.last_column_id,
         format_version=metadata.format_version,
         spec_id=spec.spec_id,
         granularity=partition_of(schema_json, [(field.source_id, str(field.transform)) for field in spec.fields]),
@@ -81,6 +82,7 @@ def view_of(identifier: Identifier, table: Table) -> TableView:
         properties=dict(metadata.properties),
         snapshots=tuple(_snapshot(item) for item in metadata.snapshots),
         pinned=frozenset(ref.snapshot_id for name, ref in metadata.refs.items() if name != MAIN_BRANCH),
+        schemas=len(metadata.schemas),
         handle=table,
     )
 
@@ -143,7 +145,7 @@ def fields_of(view: TableView) -> StreamFields:
     return stream_fields(view.schema_json)
 
 
-def live_file_of(entry: ManifestEntry, fields: StreamFields, spec_id: int, has_deletes: bool) -> LiveFile:
+def live_file_of(entry: ManifestEntry, fields: StreamFields, spec_id: int, has_deletes: bool, nulls_of: Collection[int]) -> LiveFile:
     """One manifest entry as far as its bounds tell."""
     file = entry.data_file
     return LiveFile(
@@ -159,4 +161,5 @@ def live_file_of(entry: ManifestEntry, fields: StreamFields, spec_id: int, has_d
         snapshot_id=entry.snapshot_id or 0,
         sequence_number=entry.sequence_number or 0,
         has_deletes=has_deletes,
+        null_counts=tuple((key, count) for key, count in (file.null_value_counts or {}).items() if key in nulls_of),
     )

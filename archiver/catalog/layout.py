@@ -29,6 +29,19 @@ VALID_THROUGH = "archiver.valid-through-ts"
 RANGES = "archiver.ranges"
 """Summary only: what a snapshot added, `partition:base-end` separated by commas, or a count where that would be long."""
 
+REPLAYED = "archiver.replayed"
+"""Summary only: how many archives gave way to ones made anew."""
+
+RETIRED = "archiver.retired"
+"""Summary only: how many files left the table because retention was over."""
+
+REBUILT = "archiver.rebuilt"
+"""Of a table that `archiver reconcile --rebuild` made: the uuid of the table in whose place it was made, `bucket` where nobody knows it. In
+a summary, how many archives the snapshot brought."""
+
+SET_BACK = "archiver.set-back"
+"""Summary only: the snapshot says anew how far a table is complete that somebody set back."""
+
 LAYOUT_VERSION_VALUE = "1"
 """Version of the archiver's own table layout."""
 

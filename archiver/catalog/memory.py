@@ -5,13 +5,15 @@ Also lets a test play the other hands on a table: somebody who compacts, appends
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from archiver.catalog.layout import FORMAT_VERSION, bound_number, stream_fields
 from archiver.catalog.tables import (
+    Evolved,
     Identifier,
     LiveFile,
     NewProperties,
@@ -23,10 +25,11 @@ from archiver.catalog.tables import (
     shown,
 )
 from archiver.clock import Clock
-from archiver.errors import Halt, KeyExists, NotFound
+from archiver.errors import Halt, KeyExists, NotFound, RetryLater
 from archiver.events.types import DataFile
 from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
+from archiver.schema.past import ids_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,12 @@ class _Snapshot:
 class _State:
     uuid: uuid.UUID
     location: str
-    schema_json: str
     granularity: Granularity
     properties: Mapping[str, str]
+    last_column_id: int
+    schemas: tuple[str, ...]
+    """Every schema, without its id, by id."""
+    schema_id: int = 0
     version: int = 0
     current: int | None = None
     last_sequence: int = 0
@@ -90,7 +96,8 @@ class MemoryTables:
         """As the Protocol says; keeps the field ids it is given."""
         stream_fields(schema_json)
         kept = {key: value for key, value in properties.items() if key != "format-version"}
-        state = _State(new_uuid(self._ids), location.rstrip("/"), schema_json, granularity, kept)
+        last_column_id = max(ids_of(json.loads(schema_json)))
+        state = _State(new_uuid(self._ids), location.rstrip("/"), granularity, kept, last_column_id, (schema_json,))
         with self._lock:
             if identifier in self._tables:
                 raise KeyExists(shown(identifier))
@@ -118,6 +125,32 @@ class MemoryTables:
         request = _Request(view.uuid, snapshot, properties(snapshot_id, sequence), tuple(expire))
         return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, request)
 
+    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
+        """As the Protocol says."""
+        state = _state(view)
+        gone = set(exchanges) - {item.data_file.path for item in state.files()}
+        if gone:
+            raise RetryLater(f"table {shown(view.identifier)}: {min(gone)} is not in its current snapshot")
+        snapshot_id, sequence = self._snapshot_id(), view.sequence_number + 1
+        kept = tuple(item for item in state.files() if item.data_file.path not in exchanges)
+        added = tuple(_File(item, snapshot_id, sequence) for item in exchanges.values())
+        snapshot = self._snapshot(state, snapshot_id, sequence, "replace", summary, (*kept, *added))
+        return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, _Request(view.uuid, snapshot, {}, ()))
+
+    def prepare_removal(
+        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+    ) -> Prepared:
+        """As the Protocol says."""
+        state = _state(view)
+        gone = set(paths) - {item.data_file.path for item in state.files()}
+        if gone:
+            raise RetryLater(f"table {shown(view.identifier)}: {min(gone)} is not in its current snapshot")
+        snapshot_id, sequence = self._snapshot_id(), view.sequence_number + 1
+        kept = tuple(item for item in state.files() if item.data_file.path not in paths)
+        snapshot = self._snapshot(state, snapshot_id, sequence, "delete", summary, kept)
+        request = _Request(view.uuid, snapshot, properties(snapshot_id, sequence), tuple(expire))
+        return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, request)
+
     def swap(self, prepared: Prepared) -> Swapped:
         """As the Protocol says; never unknown."""
         request = prepared.handle
@@ -130,10 +163,22 @@ class MemoryTables:
             self._tables[prepared.identifier] = _applied(state, request)
         return Swapped(SwapOutcome.APPLIED, prepared.snapshot_id)
 
-    def live_files(self, view: TableView) -> Iterator[LiveFile]:
+    def evolve(self, view: TableView, schema_json: str) -> Evolved:
+        """As the Protocol says; keeps the field ids it is given, and is never unknown."""
+        stream_fields(schema_json)
+        wanted = (view.uuid, view.schema_id, view.last_column_id)
+        with self._lock:
+            state = self._tables.get(view.identifier)
+            if state is None or (state.uuid, state.schema_id, state.last_column_id) != wanted:
+                return Evolved(SwapOutcome.CONFLICT, "no such table" if state is None else f"the table is not {wanted} any more")
+            self._tables[view.identifier] = _with_schema(state, schema_json)
+        return Evolved(SwapOutcome.APPLIED)
+
+    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
         """As the Protocol says."""
         fields = stream_fields(view.schema_json)
-        for item in _state(view).files():
+        state = _state(view)
+        for item in state.files() if snapshot_id is None else state.snapshots[snapshot_id].files:
             file = item.data_file
             yield LiveFile(
                 path=file.path,
@@ -147,7 +192,26 @@ class MemoryTables:
                 partition_max=bound_number(file.upper_bounds, fields.partition),
                 snapshot_id=item.snapshot_id,
                 sequence_number=item.sequence_number,
+                null_counts=tuple((key, count) for key, count in (file.null_value_counts or {}).items() if key in nulls_of),
             )
+
+    def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
+        """As the Protocol says."""
+        paths = (item.data_file.path for snapshot in _state(view).snapshots.values() for item in snapshot.files)
+        return frozenset(path for path in paths if path.rpartition("/")[2] in names)
+
+    def named_paths(self, view: TableView) -> Iterator[str]:
+        """As the Protocol says; the twin has no files but those of data."""
+        for snapshot in _state(view).snapshots.values():
+            yield from (item.data_file.path for item in snapshot.files)
+
+    def count_rows(self, view: TableView, partition: int, offset: int) -> int:
+        """As the Protocol says, by the files' bounds: the twin knows no rows."""
+        return sum(
+            (file.partition_min, file.partition_max) == (partition, partition)
+            and (file.offset_min or 0) <= offset <= (-1 if file.offset_max is None else file.offset_max)
+            for file in self.live_files(view)
+        )
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         """As the Protocol says."""
@@ -171,6 +235,11 @@ class MemoryTables:
             snapshot = self._snapshot(state, snapshot_id, sequence, operation, {}, files)
             self._tables[identifier] = _applied(state, _Request(state.uuid, snapshot, {}, ()))
         return snapshot_id
+
+    def set_schema(self, identifier: Identifier, schema_json: str) -> None:
+        """A foreign change of the schema."""
+        with self._lock:
+            self._tables[identifier] = _with_schema(self._known(identifier), schema_json)
 
     def roll_back(self, identifier: Identifier, snapshot_id: int) -> None:
         """Make an older snapshot the current one; properties stay as they are."""
@@ -222,8 +291,9 @@ def _view(identifier: Identifier, state: _State) -> TableView:
         uuid=state.uuid,
         location=state.location,
         metadata_location=f"{state.location}/metadata/{state.version:05}",
-        schema_json=state.schema_json,
-        schema_id=0,
+        schema_json=_numbered(state.schemas[state.schema_id], state.schema_id),
+        schema_id=state.schema_id,
+        last_column_id=state.last_column_id,
         format_version=FORMAT_VERSION,
         spec_id=0,
         granularity=state.granularity,
@@ -231,8 +301,23 @@ def _view(identifier: Identifier, state: _State) -> TableView:
         sequence_number=state.last_sequence,
         properties=dict(state.properties),
         snapshots=tuple(item.view for item in state.snapshots.values()),
+        schemas=len(state.schemas),
         handle=state,
     )
+
+
+def _with_schema(state: _State, schema_json: str) -> _State:
+    """The table with another current schema; one that it had before is not kept twice."""
+    text = _numbered(schema_json, 0)
+    known = [_numbered(one, 0) for one in state.schemas]
+    schemas = state.schemas if text in known else (*state.schemas, schema_json)
+    highest = max(state.last_column_id, *ids_of(json.loads(schema_json)))
+    number = known.index(text) if text in known else len(known)
+    return replace(state, schemas=schemas, schema_id=number, last_column_id=highest, version=state.version + 1)
+
+
+def _numbered(schema_json: str, schema_id: int) -> str:
+    return json.dumps({**json.loads(schema_json), "schema-id": schema_id}, separators=(",", ":"))
 
 
 def _refusal(state: _State, request: _Request) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -83,6 +83,10 @@ class TableView:
     """All retained ones, in the metadata's order."""
     pinned: frozenset[int] = frozenset()
     """Snapshots that a branch or tag other than main points to."""
+    last_column_id: int = 0
+    """The highest field id that the table ever gave, also to columns that are gone."""
+    schemas: int = 1
+    """How many schemas the metadata knows; 1: the columns never changed, and every file has their names."""
     handle: object = field(default=None, repr=False, compare=False)
     """The adapter's own."""
 
@@ -133,6 +137,8 @@ class LiveFile:
     sequence_number: int
     has_deletes: bool = False
     """The snapshot holds delete files: rows of this one may be gone."""
+    null_counts: tuple[tuple[int, int], ...] = ()
+    """(field id, number of nulls) of the columns that were asked for, as far as the manifest tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,15 @@ class Swapped:
 
     outcome: SwapOutcome
     snapshot_id: int
+    why: str = ""
+    """What the catalog said, for people; empty if applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evolved:
+    """The answer to a change of a table's schema."""
+
+    outcome: SwapOutcome
     why: str = ""
     """What the catalog said, for people; empty if applied."""
 
@@ -206,8 +221,48 @@ class Tables(Protocol):
     def swap(self, prepared: Prepared) -> Swapped:
         """Ask the catalog once to point to the prepared snapshot. Never raises for what the catalog answers or does not answer."""
 
-    def live_files(self, view: TableView) -> Iterator[LiveFile]:
-        """The data files of the view's current snapshot. `RetryLater` if the manifests cannot be read."""
+    def evolve(self, view: TableView, schema_json: str) -> Evolved:
+        """Ask the catalog once to make this the table's current schema (its schema id is the catalog's to choose). Nothing is deleted.
+
+        The catalog refuses if the table is not the view's any more: another uuid, current schema or last column id. It may assign other
+        field ids: load the table and look. Never raises for what the catalog answers or does not answer; `Halt` if the stream's own columns
+        are not in the schema.
+        """
+
+    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
+        """Write manifests for a snapshot of operation `replace` on top of `view`, in which each path gives way to the file beside it.
+
+        Table properties stay as they are. Nothing is visible before `swap`. Raises as `prepare`, and `RetryLater` if a path is not live.
+        """
+
+    def prepare_removal(
+        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+    ) -> Prepared:
+        """Write manifests for a snapshot of operation `delete` on top of `view` that no longer has the files at `paths`; sets table
+        `properties` and forgets the snapshots `expire` as `prepare` does. The objects stay. Raises as `prepare`, and `RetryLater` if a
+        path is not live.
+        """
+
+    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
+        """The data files of the view's current snapshot, or of another one it retains. `RetryLater` if manifests cannot be read.
+
+        `nulls_of` are field ids whose `null_counts` are wanted.
+        """
+
+    def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
+        """Paths whose last segment is in `names` and that some retained snapshot holds; raises as `live_files`."""
+
+    def named_paths(self, view: TableView) -> Iterator[str]:
+        """Every file that the view's metadata or any snapshot it retains needs, some of them more than once: data and delete files,
+        manifests, manifest lists, statistics, the metadata file itself and former ones that it names. Raises as `live_files`; then
+        nothing may be concluded from what came before.
+        """
+
+    def count_rows(self, view: TableView, partition: int, offset: int) -> int:
+        """Rows with these coordinates in the current snapshot, as a reader sees them: with delete files applied.
+
+        `Halt` if the adapter cannot apply the table's kind of delete files, `RetryLater` if the table cannot be read.
+        """
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         """Paths of data files that some snapshot of the lineage with a sequence number above `since_sequence` added, and of those with a

@@ -13,9 +13,29 @@ import typer
 from typer.exceptions import TyperException
 
 from archiver import packages
-from archiver.cli import archive, audit, clean, config, consume, demo, ledger, produce, status, tables, topics
+from archiver.cli import (
+    archive,
+    audit,
+    clean,
+    completion,
+    config,
+    consume,
+    demo,
+    dlq,
+    explain,
+    ledger,
+    produce,
+    query,
+    reconcile,
+    schema,
+    serve,
+    status,
+    tables,
+    topics,
+)
 from archiver.cli.exits import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.errors import ArchiverError
+from archiver.redaction import guard_tracebacks, redacted
 
 app = typer.Typer(
     name="archiver",
@@ -25,27 +45,48 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
 app.command("archive")(archive.archive)
+app.command("reconcile")(reconcile.reconcile)
 app.command("clean")(clean.clean)
 app.command("audit")(audit.audit)
 app.command("status")(status.status)
+app.command("explain")(explain.explain)
 app.command("tables")(tables.tables)
+app.command("query")(query.query)
 app.add_typer(topics.app, name="topics")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(config.app, name="config")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(schema.app, name="schema")
+
+
+_LOOKED = "nothing was changed"
+_INTERRUPTED = {
+    "produce": "what was acknowledged is safe",
+    "archive": "nothing is lost: what the round under way had not finished, the next one does",
+    "reconcile": "nothing is half done that the next run does not end",
+    "clean": "nothing that is needed was touched: the next run goes on",
+    "dlq": "every record is where it was: the next run goes on",
+    **dict.fromkeys(("consume", "audit", "status", "explain", "tables", "query", "ledger", "config", "schema"), _LOOKED),
+}
+"""What is true when Ctrl-C ended a command, by its name."""
 
 
 def main() -> None:
     """Entry point of the console script."""
+    guard_tracebacks()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
     result: object = FINE
+    if completion.VARIABLE in os.environ:
+        completion.begin()
     try:
         packages.check_own_packages()
         result = app(args=arguments, prog_name="archiver", standalone_mode=False)
@@ -63,8 +104,9 @@ def run(arguments: list[str]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ArchiverError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redacted(f"error: {error}"), file=sys.stderr)
         return exit_code(error)
     if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
-        print("interrupted; what was acknowledged is safe", file=sys.stderr)
+        what = _INTERRUPTED.get(next(iter(arguments), ""), "")
+        print(f"interrupted; {what}" if what else "interrupted", file=sys.stderr)
     return result if isinstance(result, int) else FINE

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.exits import FINE, UNTOLD, USAGE, WRONG
-from archiver.cli.options import ConfigOption, Output, OutputOption, application, parse_scope
+from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.completion import complete_scope
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table, progress
-from archiver.jobs.report import ArchiveReport
+from archiver.jobs.scope import parse_scope
 
 
 def archive(
     config: ConfigOption = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.")
+        str | None,
+        typer.Option(
+            "--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.", autocompletion=complete_scope
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Archive whatever is stable, ignoring the triggers, until nothing is left.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Archive what is due: intake files become Parquet archives and table rows. Blocks until it is done."""
+    """Archive what is due: intake files become Parquet archives and table rows. Blocks until it is done.
+
+    Beside a running daemon of this configuration, the daemon does it.
+    """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:
-        report = app.archiving(progress).run(scope, everything=everything)
+
+        def by_itself() -> Answered:
+            report = app.archiving(progress).run(scope, everything=everything)
+            return Answered(report.to_json(), report.exit_code)
+
+        answered = beside_daemon(app, "archive", {"topic": topic, "all": everything}, by_itself)
     if output is Output.JSON:
-        print_json(report.to_json())
+        print_json(answered.document)
     else:
-        _print_report(report)
-    if report.misconfigured:
-        return USAGE
-    if report.halted:
-        return WRONG
-    return UNTOLD if report.deferred else FINE
+        _print_report(answered.document)
+    return answered.exit_code
 
 
-def _print_report(report: ArchiveReport) -> None:
+def _print_report(document: dict[str, Any]) -> None:
     rows = [
-        (item.topic, item.state, item.archives, item.rows, human_bytes(item.stored_bytes), item.waiting, item.why or "")
-        for item in report.topics.values()
+        (
+            item["topic"],
+            item["state"],
+            item["archives"],
+            item["rows"],
+            human_bytes(item["stored_bytes"]),
+            item["waiting"],
+            item["why"] or "",
+        )
+        for item in document["topics"]
     ]
     print_table("archived", ("topic", "state", "archives", "rows", "stored", "waiting", "why"), rows)

@@ -6,10 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.completion import complete_scope
 from archiver.cli.exits import FINE, UNTOLD, WRONG
-from archiver.cli.options import ConfigOption, Output, OutputOption, application, parse_scope
-from archiver.cli.output import print_json, print_table
-from archiver.errors import InvalidInput
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_json, print_table, progress
+from archiver.jobs.scope import parse_scope
+from archiver.wording import counted
 
 CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
 """Exit code by verdict."""
@@ -18,17 +21,28 @@ CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
 def audit(
     config: ConfigOption = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.")
+        str | None,
+        typer.Option(
+            "--topic", help="Only this topic, or some of its partitions: orders, orders:3, orders:0-3.", autocompletion=complete_scope
+        ),
     ] = None,
-    deep: Annotated[bool, typer.Option("--deep", help="Check rows instead of manifests (not in this version).")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Look at every row, on Spark, instead of manifests.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Compare log, ledger and tables. Exit code 0: valid, 1: invalid, 2: it cannot be told."""
-    if deep:
-        raise InvalidInput("audit --deep is not in this version; the audit without it checks coverage from the tables' manifests")
+    """Compare log, ledger and tables. Exit code 0: valid, 1: invalid, 2: it cannot be told.
+
+    Without --deep it goes by the tables' manifests and takes seconds. With it every row is read: offsets, order, ingest times, and the
+    bytes of every record. Beside a running daemon of this configuration, the daemon does that, on the Spark session it has.
+    """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:
-        document = app.audit(scope)
+
+        def by_itself() -> Answered:
+            found = app.audit(scope, deep=deep, progress=progress)
+            return Answered(found, CODES[str(found["verdict"])])
+
+        # Whoever only looks at manifests needs no daemon; a session that is there need not be started.
+        document = (beside_daemon(app, "audit", {"topic": topic, "deep": True}, by_itself) if deep else by_itself()).document
     if output is Output.JSON:
         print_json(document)
     else:
@@ -63,7 +77,8 @@ def print_audit(document: dict[str, object]) -> None:
     if not partitions:
         print("there is nothing to audit yet")
     elif waiting:
-        print(f"{waiting:,} stable records are not archived yet; the verdict is about what is below the watermarks")
+        told = counted(waiting, "stable record is", "stable records are")
+        print(f"{told} not archived yet; the verdict is about what is below the watermarks")
     print(f"verdict: {document['verdict']}")
 
 

@@ -1,18 +1,15 @@
-"""`archiver clean`: intake that nobody needs any more goes."""
+"""`archiver clean`: what nobody needs any more goes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.exits import FINE, UNTOLD, WRONG, exit_code
+from archiver.cli.beside import Answered, beside_daemon
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import print_json, progress
+from archiver.cli.output import human_bytes, print_json, progress
 from archiver.settings_types import format_duration
-
-if TYPE_CHECKING:
-    from reconcile.clean import CleanReport
 
 KEYS_SHOWN_MAX = 20
 """As text, so many keys are shown; the JSON output has every one."""
@@ -23,47 +20,58 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be condemned and deleted; nothing is written.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
-    """Condemn intake files that nobody needs any more and that are older than cleanup.grace, and delete those condemned longer ago than
-    that: what one run condemns, a run another grace later deletes.
+    """Condemn what nobody needs any more, and delete what was condemned longer ago than cleanup.grace: what one run condemns, a run another
+    grace later deletes. That is archived intake, archives older than their topic's retention, and what expired snapshots and failed uploads
+    left behind. Beside a running daemon of this configuration, the daemon does it.
 
     Exit code 1: something condemned is needed again, and nothing was deleted; 2: of some topic it cannot be told what is needed (all of it
     is kept), or a deletion has to be repeated.
     """
     with application(config) as app:
-        report = app.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
+
+        def by_itself() -> Answered:
+            report = app.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
+            return Answered(report.to_json(), report.exit_code)
+
+        answered = by_itself() if dry_run else beside_daemon(app, "clean", {}, by_itself)  # Whoever only looks needs no leader.
         grace_s = app.settings.cleanup.grace
     if output is Output.JSON:
-        print_json(report.to_json())
+        print_json(answered.document)
     else:
-        _print(report, grace_s)
-    if report.findings:
-        return WRONG
-    if report.error is not None:
-        return exit_code(report.error)
-    return UNTOLD if report.doubted else FINE
+        _print(answered.document, grace_s)
+    return answered.exit_code
 
 
-def _print(report: CleanReport, grace_s: float) -> None:
-    would = "would be " if report.dry_run else ""
-    for what, keys in (("deleted", report.deleted), ("condemned", report.condemned)):
+def _print(document: dict[str, Any], grace_s: float) -> None:
+    from reconcile.pin import pin_text
+
+    would = "would be " if document["dry_run"] else ""
+    for what in ("deleted", "condemned"):
+        keys = document[what]
         print(f"{would}{what}: {len(keys):,}")
         for key in keys[:KEYS_SHOWN_MAX]:
             print(f"  {key}")
         if len(keys) > KEYS_SHOWN_MAX:
             print(f"  and {len(keys) - KEYS_SHOWN_MAX:,} more; --output json has all")
-    print(f"condemned and still there: {report.waiting:,}")
+    print(f"condemned and still there: {document['waiting']:,}")
     kept = {
-        "needed": report.needed,
-        f"younger than cleanup.grace = {format_duration(grace_s)}": report.young,
-        "over the limit of one run, cleanup.deletes_max": report.over,
-        "no intake files": report.strange,
+        "needed": document["kept"]["needed"],
+        f"younger than cleanup.grace = {format_duration(grace_s)}": document["kept"]["young"],
+        "over the limit of one run, cleanup.deletes_max": document["kept"]["over_limit"],
+        "no intake files": document["kept"]["not_intake"],
     }
     print("kept in intake: " + (", ".join(f"{count:,} {what}" for what, count in kept.items() if count) or "nothing"))
-    for topic in report.topics:
+    for what, kinds in document["kinds"].items():
+        for kind, counts in kinds.items():
+            print(f"{would}{what}, {kind}: {counts['objects']:,} objects, {human_bytes(counts['bytes'])}")
+    for start in document["starts"]:
+        begins = "would begin" if would else "begins"
+        print(f"{start['topic']} partition {start['partition']} {begins} at offset {start['start']}, by its retention")
+    for topic in document["topics"]:
         print(f"nothing of {topic['topic']} is deleted: {topic['why']}")
-    if report.pin is not None:
-        print(f"the oldest: {report.pin}")
-    for finding in report.findings:
+    if document["pinned"] is not None:
+        print(f"the oldest: {pin_text(document['pinned'])}")
+    for finding in document["findings"]:
         print(f"finding: {finding}")
-    if report.error is not None:
-        print(f"not finished: {report.error}")
+    if document["error"] is not None:
+        print(f"not finished: {document['error']}")

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from archiver.cli.completion import complete_topic
 from archiver.cli.exits import FINE
+from archiver.cli.following import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
 from archiver.cli.output import progress
 from archiver.clock import SystemClock
+from archiver.errors import Corrupted, RetryLater
 from archiver.ids import TopicId
+from archiver.jobs.topic_setup import fetch_schemas, recorded_schemas
 from archiver.stream.decode import Decoder
 from archiver.stream.records import StreamRecord
 from intake.record_json import record_json
@@ -21,12 +25,17 @@ from intake.record_json import record_json
 if TYPE_CHECKING:
     from archiver.assemble import Application
 
-POLL_S = 0.5
+POLL_S = 0.3
 """With --follow, time between two looks at the log's tail."""
+FAILURES_MAX = 200
+"""With --follow, looks in a row that may fail for a reason that can go by itself: about a minute."""
+
+DAMAGED_MAX = 3
+"""With --follow, looks in a row that may meet something missing or altered; it is still there if it was archived meanwhile."""
 
 
 def consume(
-    topic: Annotated[str, typer.Option("--topic", help="The topic to read.")],
+    topic: Annotated[str, typer.Option("--topic", help="The topic to read.", autocompletion=complete_topic)],
     config: ConfigOption = None,
     partition: Annotated[int | None, typer.Option("--partition", help="Only this partition (default: all, one after the other).")] = None,
     start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
@@ -42,16 +51,25 @@ def consume(
 ) -> int:
     """Print committed records in offset order, seamlessly from archives and intake. Bytes are base64 unless --text.
 
+    Below the first offset that the topic's retention has left there is nothing: reading begins at that one, and a note on standard error
+    says so.
+
     Where an open transaction holds records back, a note on standard error says how many.
     """
     with application(config) as app:
         state = app.topic(topic)
         partitions = range(state.partitions) if partition is None else [partition]
         line = _printer(app, topic, decode, text)
+        for one in partitions:
+            first = app.ledger().topic(state.topic_id).start(one)
+            if start < first:
+                progress(f"offset {start} is out of range: retention has left {topic} partition {one} from {first} on; reading from there")
         waiting = _Waiting(app, topic, state.topic_id, list(partitions), start)
         ended = None if uncommitted else waiting.tell
-        for record in _records(app, state.topic_id, list(partitions), start, limit, follow, uncommitted, ended):
-            sys.stdout.write(line(record) + "\n")
+        with ended_by_signals():
+            for record in _records(app, state.topic_id, list(partitions), start, limit, follow, uncommitted, ended):
+                sys.stdout.write(line(record) + "\n")
+            sys.stdout.flush()
     return FINE
 
 
@@ -85,29 +103,55 @@ def _records(
     uncommitted: bool,
     ended: Callable[[], None] | None,
 ) -> Iterator[StreamRecord]:
-    """One pass over the partitions; with `follow`, pass after pass from where each partition ended. `ended` is called after each pass."""
+    """One pass over the partitions; with `follow`, pass after pass from where each partition ended. `ended` is called after each pass.
+
+    A pass can fail for a reason that the next one does not meet: an intake file that was archived and deleted since the log was read, a
+    store that is away. Following goes on as long as passes get further, and for a time if they do not.
+    """
     clock = SystemClock()
     at = dict.fromkeys(partitions, start)
     remaining = limit
+    failures = 0
     while True:
-        stream = app.stream()
-        for partition in partitions:
-            for record in stream.read(topic_id, partition, at[partition], remaining, uncommitted=uncommitted):
-                yield record
-                at[partition] = record.offset + 1
-                remaining = None if remaining is None else remaining - 1
-            if remaining == 0:
-                return
-        sys.stdout.flush()
-        if ended is not None:
-            ended()
+        before = dict(at)
+        try:
+            stream = app.stream()
+            for partition in partitions:
+                for record in stream.read(topic_id, partition, at[partition], remaining, uncommitted=uncommitted):
+                    yield record
+                    at[partition] = record.offset + 1
+                    remaining = None if remaining is None else remaining - 1
+                if remaining == 0:
+                    return
+                sys.stdout.flush()
+            if ended is not None:
+                ended()
+            failures = 0
+        except (RetryLater, Corrupted) as error:
+            failures = failures + 1 if at == before else 1
+            if not follow or failures > (FAILURES_MAX if isinstance(error, RetryLater) else DAMAGED_MAX):
+                raise
+            if failures == 1:
+                progress(f"reading goes on in a moment: {error}")
         if not follow:
             return
-        clock.sleep(POLL_S)
+        sys.stdout.flush()
+        wait_for_more(clock, POLL_S)
+
+
+def _decoder(app: Application, topic: str) -> Decoder:
+    """By the newest schemas; with a registry that is down by those of the ledger, if the settings say so."""
+    settings = app.settings.topic(topic)
+    if settings is None:
+        return Decoder(None, None)
+    history = recorded_schemas(app.ledger().topic(app.topic(topic).topic_id))
+    fetched = fetch_schemas(settings, history[-1] if history else None, app.fetch_schema)
+    key, value = (None if one is None else one.source for one in fetched)
+    return Decoder(key, value)
 
 
 def _printer(app: Application, topic: str, decode: bool, text: bool) -> Callable[[StreamRecord], str]:
-    decoder = Decoder(app.settings.topic(topic)) if decode else None
+    decoder = _decoder(app, topic) if decode else None
 
     def line(record: StreamRecord) -> str:
         told = record_json(

@@ -1,28 +1,33 @@
-"""`archiver ledger`: what the control log says."""
+"""`archiver ledger`: what the control log says, and control events as files."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli.exits import FINE
+from archiver.cli.exits import FINE, USAGE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_line, print_table
-from archiver.errors import InvalidInput
+from archiver.errors import Corrupted, InvalidInput
 from archiver.events import codec, json_form
 from archiver.ledger.bridge import event_bytes
 from archiver.ledger.fold import LedgerFold
+from archiver.log.reading import entries_from
 from archiver.proto import control_log_pb2 as pb
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
 
-app = typer.Typer(help="Look at the control log.", no_args_is_help=True)
+app = typer.Typer(help="Look at the control log, and at control events.", no_args_is_help=True)
 
-READ_LIMIT = 1000
-"""Entries per read of the log."""
+_STANDARD = Path("-")
+"""Standard input."""
+_LENGTH_BYTES = 4
 _WITH_EVENT = (pb.RoundStarted, pb.FilesWritten, pb.RoundWritten, pb.TableCommitted, pb.RoundSettled)
 
 
@@ -72,16 +77,87 @@ def events(
 
 
 def _write_raw(app_: Application, path: Path) -> int:
+    count = _write_new(path, (len(data).to_bytes(_LENGTH_BYTES, "big") + data for _, data in _events(app_)))
+    print(f"{count} events written to {path}")
+    return FINE
+
+
+def _write_new(path: Path, pieces: Iterable[bytes]) -> int:
+    """Write a new file, one after the other; how many there were."""
     count = 0
     try:
         with path.open("xb") as file:
-            for _, data in _events(app_):
-                file.write(len(data).to_bytes(4, "big") + data)
+            for piece in pieces:
+                file.write(piece)
                 count += 1
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror}; name a new file in a folder that exists") from error
-    print(f"{count} events written to {path}")
+    return count
+
+
+@app.command("decode")
+def decode(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files with the bytes of one control event each; - is standard input.")
+    ],
+    raw: Annotated[bool, typer.Option("--raw", help="The files hold many events, as `ledger events --raw` writes them.")] = False,
+) -> int:
+    """Print control events, the archiver's or another program's, as JSON: one document per line. Needs no configuration."""
+    code = FINE
+    for path in files:
+        try:
+            for data in _divided(path) if raw else (_content(path),):
+                print_line(json_form.to_json(codec.read(data)))
+        except (Corrupted, InvalidInput) as error:
+            print(f"error: {path}: {error}", file=sys.stderr)
+            code = USAGE
+    return code
+
+
+@app.command("encode")
+def encode(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.json", help="The JSON of an event, as `ledger decode` prints it; - is standard input.")
+    ],
+    to: Annotated[Path | None, typer.Option("--to", help="Write the bytes to this new file instead of standard output.")] = None,
+) -> int:
+    """Write the bytes of a control event as the Java classes of Iceberg do. Needs no configuration.
+
+    FILE.json may also be an object that has the event under `event` (and, for events without a partition type, `partition_spec` and
+    `table_schema` beside it).
+    """
+    try:
+        data = codec.write(json_form.from_document(json.loads(_content(file))))
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{file} is not json: {error}") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{file}: {error}") from error
+    if to is not None:
+        _write_new(to, (data,))
+    elif sys.stdout.isatty():
+        raise InvalidInput("the bytes of an event are not for a terminal; name a file with --to, or send the output to one")
+    else:
+        sys.stdout.buffer.write(data)
     return FINE
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if path == _STANDARD else path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}") from error
+
+
+def _divided(path: Path) -> Iterator[bytes]:
+    """The events of a file, each of which stands behind its length."""
+    data = _content(path)
+    at = 0
+    while at < len(data):
+        end = at + _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "big")
+        if end > len(data) or at + _LENGTH_BYTES > len(data):
+            raise InvalidInput(f"the event at byte {at} ends after the file: {end} bytes wanted, {len(data)} there")
+        yield data[at + _LENGTH_BYTES : end]
+        at = end
 
 
 def _events(app_: Application) -> list[tuple[int, bytes]]:
@@ -89,20 +165,21 @@ def _events(app_: Application) -> list[tuple[int, bytes]]:
     found: list[tuple[int, bytes]] = []
     fold = LedgerFold()
     fold.next_index = app_.control_log.floor()
-    while entries := app_.control_log.read(fold.next_index, READ_LIMIT):
-        for entry in entries:
-            counted = fold.applied
-            fold.apply(entry.index, entry.data)
-            body = pb.ControlEntry.FromString(entry.data)
-            kind = body.WhichOneof("body")
-            message = getattr(body, kind or "epoch_started")
-            if fold.applied > counted and isinstance(message, _WITH_EVENT) and message.HasField("event"):
-                found.append((entry.index, event_bytes(fold, message.event)))
+    for entry in entries_from(app_.control_log, fold.next_index):
+        counted = fold.applied
+        fold.apply(entry.index, entry.data)
+        body = pb.ControlEntry.FromString(entry.data)
+        kind = body.WhichOneof("body")
+        message = getattr(body, kind or "epoch_started")
+        if fold.applied > counted and isinstance(message, _WITH_EVENT) and message.HasField("event"):
+            found.append((entry.index, event_bytes(fold, message.event)))
     return found
 
 
 def _summary(app_: Application) -> dict[str, object]:
-    ledger, names = app_.ledger(), app_.intake().topics_by_id
+    ledger, intake = app_.ledger(), app_.intake()
+    names = {topic_id: gone.name for topic_id, gone in intake.fold.deleted_topics.items()}
+    names |= {topic_id: topic.name for topic_id, topic in intake.topics_by_id.items()}
     return {
         "epoch": ledger.epoch,
         "owner": ledger.owner,
@@ -111,7 +188,7 @@ def _summary(app_: Application) -> dict[str, object]:
         "refused_files": ledger.refused,
         "topics": [
             {
-                "topic": names[topic_id].name if topic_id in names else None,
+                "topic": names.get(topic_id),
                 "topic_id": topic_id,
                 "table_uuid": str(topic.table_uuid) if topic.table_uuid is not None else None,
                 "schema_version": topic.schema_version,

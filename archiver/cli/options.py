@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import enum
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.errors import ConfigInvalid, InvalidInput
+from archiver.errors import ConfigInvalid
 from archiver.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
 
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
-
-_PARTITION = re.compile(r"[0-9]{1,6}")
 
 
 class Output(enum.StrEnum):
@@ -60,17 +57,3 @@ def application(given: Path | None) -> Application:
     from archiver.assemble import open_application
 
     return open_application(settings_of(given), os.environ)
-
-
-def parse_scope(text: str) -> tuple[str, frozenset[int] | None]:
-    """`TOPIC`, `TOPIC:3` or `TOPIC:0-3` as topic name and partitions (None: all)."""
-    name, colon, span = text.partition(":")
-    if not colon:
-        return name, None
-    low, dash, high = span.partition("-")
-    if not _PARTITION.fullmatch(low) or (dash and not _PARTITION.fullmatch(high)):
-        raise InvalidInput(f"--topic {text}: after the colon stands a partition (3) or a span of partitions (0-3)")
-    last = int(high or low)
-    if last < int(low):
-        raise InvalidInput(f"--topic {text}: the span of partitions ends before it begins")
-    return name, frozenset(range(int(low), last + 1))

@@ -1,4 +1,7 @@
-"""Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere."""
+"""Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere.
+
+Promises that nothing is printed that `archiver.redaction` knows to be secret.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,17 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from archiver.redaction import redacted, redacted_document
+
 
 def print_json(document: object) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=2) + "\n")
+    sys.stdout.write(json.dumps(redacted_document(document), ensure_ascii=False, indent=2) + "\n")
 
 
 def print_line(document: object) -> None:
     """One JSON document on one line of standard output."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
+    sys.stdout.write(json.dumps(redacted_document(document), ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -38,12 +43,12 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return str(value)
+    return redacted(str(value))
 
 
 def progress(text: str) -> None:
     """One line about work in progress, on standard error so that output stays clean."""
-    print(text, file=sys.stderr, flush=True)
+    print(redacted(text), file=sys.stderr, flush=True)
 
 
 def human_bytes(count: float) -> str:

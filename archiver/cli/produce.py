@@ -12,13 +12,17 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from archiver.cli.completion import complete_topic
 from archiver.cli.exits import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_line
 from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
 from archiver.errors import InvalidInput
 from archiver.jobs.sending import EndedTransaction, Sending, Sent, WholeInput
-from intake.inputs import read_inputs
+from archiver.redaction import redacted
+from archiver.wording import counted
+from intake.inputs import Place, read_inputs
+from intake.record_json import Input
 
 ERRORS_SHOWN_MAX = 20
 """As text, so many errors are shown; the JSON output has every one."""
@@ -41,7 +45,9 @@ def produce(
             "--format", help="jsonl: record JSON lines; parquet: the same fields as columns; delimited: a value per varint length."
         ),
     ] = InputFormat.JSONL,
-    topic: Annotated[str | None, typer.Option("--topic", help="The topic of records that do not name one.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="The topic of records that do not name one.", autocompletion=complete_topic)
+    ] = None,
     text: Annotated[bool, typer.Option("--text", help="Keys, values and header values are UTF-8 text instead of base64.")] = False,
     idempotent: Annotated[
         bool,
@@ -75,24 +81,25 @@ def produce(
             print_line(sent.to_json())
             sys.stdout.flush()  # Whoever sends one by one waits for this line.
         elif sent.error is not None and counts.total() - counts["ok"] <= ERRORS_SHOWN_MAX:
-            print(f"{sent.outcome}: {sent.error}", file=sys.stderr)
+            print(redacted(f"{sent.outcome}: {sent.error}"), file=sys.stderr)
 
     with stopped_by_signals() as stop, _opened(source, form) as stream, application(config) as app:
         intake = app.settings.intake
         records, ends_itself = (stream, False) if form is InputFormat.PARQUET else stoppable(stream, stop)
-        inputs = until_stopped(read_inputs(records, form.value, topic, text, intake.record_bytes_max), stop, ends_itself)
+        place = Place()
+        read = rest_told(read_inputs(records, form.value, topic, text, intake.record_bytes_max, place), place)
+        inputs = until_stopped(read, stop, ends_itself)
         writer = app.writer()
         try:
             whole = WholeInput(writer, transactional_id, idempotent, intake.transaction_timeout_max)
         except BaseException:
             writer.close()
             raise
+        sending = Sending(writer, tell, intake.close_timeout, through=whole.producer)
         try:
-            Sending(writer, tell, intake.close_timeout, through=whole.producer).run(
-                inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None))
-            )
+            sending.run(inputs, lambda broken: whole.end(broken or (f"stopped by {stop.name}" if stop.cut else None)))
         finally:
-            _conclude(counts, whole.ended, output)
+            _conclude(counts, whole.ended, output, sending.elsewhere)
     if stop.cut:
         print(f"stopped by {stop.name}: {_reached(counts)}; the rest of the input was not read", file=sys.stderr)
         sys.stdout.flush()
@@ -100,14 +107,28 @@ def produce(
     return _exit_code(counts, whole.ended)
 
 
-def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Output) -> None:
+def rest_told(inputs: Iterator[Input], place: Place) -> Iterator[Input]:
+    """The inputs; the error that ends them says what was not read. `place` is the reader's."""
+    try:
+        yield from inputs
+    except InvalidInput as error:
+        if str(error).startswith("line "):
+            raise type(error)(f"{error}; the rest of the input, from line {place.number + 1} on, was not read") from error
+        if str(error).startswith(("row ", "record ")):
+            raise type(error)(f"{error}; the rest of the input was not read") from error
+        raise
+
+
+def _conclude(counts: Counter[str], ended: EndedTransaction | None, output: Output, elsewhere: int) -> None:
     """What became of it all."""
     if output is Output.TEXT:
         print(_summary(counts, ended))
+        if elsewhere:
+            print(f"{counted(elsewhere, 'record')} did not decode and went to the topic for such records")
     elif ended is not None:
         print_line(ended.to_json())
     if ended is not None and ended.outcome == "aborted":
-        print(f"the transaction was aborted, none of its records counts: {ended.error}", file=sys.stderr)
+        print(redacted(f"the transaction was aborted, none of its records counts: {ended.error}"), file=sys.stderr)
 
 
 def _exit_code(counts: Counter[str], ended: EndedTransaction | None) -> int:
@@ -137,8 +158,9 @@ def _summary(counts: Counter[str], ended: EndedTransaction | None) -> str:
 
 def _reached(counts: Counter[str]) -> str:
     read, stored = counts.total(), counts["ok"]
+    were = counted(read, "record was", "records were")
     return (
-        f"{read:,} records were read and acknowledged" if stored == read else f"{read:,} records were read, {stored:,} of them are stored"
+        f"{were} read and acknowledged" if stored == read else f"{were} read, {stored:,} of {'it is' if read == 1 else 'them are'} stored"
     )
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+from archiver.cli.beside import last_rounds, readiness
 from archiver.cli.exits import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table
 from archiver.clock import SystemClock
-from archiver.errors import Halt
-from archiver.jobs.positions import HeldBack, positions, troubles, whole_backlog
-from archiver.jobs.restored import check_log_is_newest
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from intake.record_json import format_time
-from reconcile.pin import metrics_of
+from archiver.redaction import redacted_document
+from archiver.status.ages import age, count
+from archiver.status.document import ENDS, status_document
+from archiver.status.standing import STAGES
+from archiver.wording import counted, moment
+from intake.record_json import parse_time
 
-if TYPE_CHECKING:
-    from archiver.assemble import Application
-
-ENDS = "after its time a running writer or the next `archiver archive` aborts it, and opening its transactional id again does so at once"
+PARTITIONS_SHOWN = 50
+"""Partitions that the text shows, those that are behind; the JSON document has all of them."""
+OLD_PIN_S = 3600.0
+"""An intake file that is younger is needed because archiving takes its time; of an older one it is said who needs it."""
 
 
 def status(
@@ -33,100 +33,30 @@ def status(
 ) -> int:
     """Where the logs, the leadership and every topic stand."""
     with application(config) as app:
-        document = _document(app)
+        daemon = readiness(app)
+        told = None if daemon is None else last_rounds(app)
+        stuck = {} if told is None else {topic["topic"]: topic["stuck"] for topic in told["topics"] if topic["stuck"] is not None}
+        document = redacted_document(status_document(app, SystemClock().now_us(), stuck, daemon if told is None else told["daemon"]))
     if output is Output.JSON:
         print_json(document)
     else:
-        _print(document)
+        _print(document, rounds_known=told is not None)
     return WRONG if exit_code and document["attention"] else FINE
 
 
-def _document(app: Application) -> dict[str, object]:
-    intake, ledger, pin, now_us = app.intake(), app.ledger(), app.pinned(), SystemClock().now_us()
-    topics: list[dict[str, object]] = []
-    lost = _lost(app, intake, now_us)
-    attention = [note for topic in app.settings.topics if (note := _difference(topic, intake)) is not None] if lost is None else [lost]
-    overdue: dict[int, str] = {}
-    for name, state in sorted(intake.topics_by_name.items()):
-        found = positions(intake, ledger, state.topic_id)
-        pending = ledger.topic(state.topic_id).pending
-        if pending:
-            attention.append(f"topic {name} has {len(pending)} archives that are in no table yet; run `archiver archive --topic {name}`")
-        attention += troubles(name, found)
-        backlog_rows, backlog_bytes = whole_backlog(found)
-        overdue |= {item.held.producer_id: _overdue(item.held, now_us) for item in found if item.held and item.held.deadline_us <= now_us}
-        topics.append(
-            {
-                "topic": name,
-                "records": sum(item.next for item in found),
-                "archived": sum(item.watermark for item in found),
-                "backlog_rows": backlog_rows,
-                "backlog_bytes": backlog_bytes,
-                "pending_archives": len(pending),
-                "held": [{"partition": item.partition, **item.held.to_json()} for item in found if item.held is not None],
-            }
-        )
-    attention += overdue.values()
-    return {
-        "cluster": app.cluster.name,
-        "cluster_id": app.cluster.cluster_id,
-        "data": app.settings.data.uri,
-        "leader": app.lease.holder(),
-        "epoch": ledger.epoch,
-        "intake_log": {"floor": app.intake_log.floor(), "tail": intake.next_index},
-        "control_log": {"floor": app.control_log.floor(), "tail": ledger.next_index},
-        "topics": topics,
-        "pinned": None if pin is None else pin.to_json(now_us),
-        "metrics": metrics_of(pin, now_us),
-        "attention": attention,
-    }
-
-
-def _lost(app: Application, intake: Backlog, now_us: int) -> str | None:
-    """Why an empty intake log is not that of a new deployment: the folder tells of another one."""
-    if intake.next_index:
-        return None
-    try:
-        check_log_is_newest(app.objects, app.intake_log, app.sequencer.refresh, now_us)
-    except Halt as error:
-        return str(error)
-    return None
-
-
-def _difference(topic: TopicSettings, intake: Backlog) -> str | None:
-    """In what the configuration of a topic differs from the log."""
-    state = intake.topics_by_name.get(topic.name)
-    if state is None:
-        return f"topic {topic.name} is configured but not created yet; the first record or archive run creates it"
-    if state.partitions != topic.partitions:
-        return f"topic {topic.name} has {state.partitions} partitions, the configuration says {topic.partitions}; correct the configuration"
-    return None
-
-
-def _overdue(held: HeldBack, now_us: int) -> str:
-    """An open transaction that nobody ended though its time is over."""
-    return f"transaction {held.described(now_us)} holds archiving back, and its time was over at {format_time(held.deadline_us)}; {ENDS}"
-
-
-def _print(document: dict[str, object]) -> None:
+def _print(document: dict[str, Any], *, rounds_known: bool) -> None:
     print(f"cluster {document['cluster']} ({document['cluster_id']}) in {document['data']}")
     print(f"leader: {document['leader'] or 'nobody at the moment'}, epoch {document['epoch']}")
+    daemon = document["daemon"]
+    if daemon is not None:
+        print(f"daemon: at {daemon['address']}, {daemon['state']}, {'ready' if daemon['ready'] else 'not ready'}")
+        if not rounds_known:
+            print("        what its last round met, and its file sources, are on its page (its admin token cannot be read here)")
     topics = document["topics"]
-    assert isinstance(topics, list)
     print_table(
         "topics",
-        ("topic", "offsets", "offsets archived", "backlog records", "backlog size", "pending archives"),
-        [
-            (
-                item["topic"],
-                item["records"],
-                item["archived"],
-                item["backlog_rows"],
-                None if item["backlog_bytes"] is None else human_bytes(item["backlog_bytes"]),
-                item["pending_archives"],
-            )
-            for item in topics
-        ],
+        ("topic", "goes to", "offsets", "offsets archived", "backlog records", "backlog size", "pending archives"),
+        [_topic(item) for item in topics],
     )
     held = [(item["topic"], one) for item in topics for one in item["held"]]
     if held:
@@ -140,19 +70,82 @@ def _print(document: dict[str, object]) -> None:
                     one["transactional_id"],
                     one["producer_id"],
                     one["epoch"],
-                    one["since"],
-                    one["deadline"],
+                    _moment(one["since"]),
+                    _moment(one["deadline"]),
                     one["waiting"],
                 )
                 for topic, one in held
             ],
         )
         print(f"An open transaction waits for its producer to end it; {ENDS}.")
+    _print_partitions(topics)
+    _print_sources(daemon)
     pinned = document["pinned"]
     if isinstance(pinned, dict):
-        where = f"{pinned['topic']} partition {pinned['partition']}"
-        print(f"the oldest intake file that is kept was written {pinned['written_at']}; {where} needs it: {pinned['why']}")
+        old = pinned["age_seconds"] > OLD_PIN_S
+        whom = f", for {pinned['topic']} partition {pinned['partition']} ({pinned['why']})" if old else ""
+        print(f"intake files are kept from {_moment(pinned['written_at'])} on{whom}")
     attention = document["attention"]
-    assert isinstance(attention, list)
     for line in attention:
         print(f"note: {line}")
+
+
+def _moment(text: str) -> str:
+    """A time of the document, for people."""
+    return moment(parse_time(text))
+
+
+def _topic(item: dict[str, Any]) -> tuple[object, ...]:
+    """One line of the listing; a topic that stays in intake has nothing to wait for."""
+    size = None if item["backlog_bytes"] is None else human_bytes(item["backlog_bytes"])
+    further = (
+        (None, None, None, None) if item["kind"] == "none" else (item["archived"], item["backlog_rows"], size, item["pending_archives"])
+    )
+    return (item["topic"], item["kind"], item["records"], *further)
+
+
+def _print_partitions(topics: list[dict[str, Any]]) -> None:
+    """Those that are behind in any stage or held back, the greatest lag first."""
+    behind = [
+        (topic["topic"], one)
+        for topic in topics
+        for one in topic["partitions"]
+        if one["reason"] is not None or any(lag["lag_records"] != 0 for lag in one["stages"].values())
+    ]
+    if not behind:
+        return
+
+    def last(one: dict[str, Any]) -> dict[str, Any]:
+        stages: dict[str, dict[str, Any]] = one["stages"]
+        return list(stages.values())[-1]
+
+    behind.sort(key=lambda item: (last(item[1])["lag_seconds"] is not None, -(last(item[1])["lag_seconds"] or 0.0)))
+    print_table(
+        "partitions that are behind: up to which offset each stage is, and how many records and how old a one are not there yet",
+        ("topic", "partition", "next", *STAGES, "what holds it back"),
+        [
+            (topic, one["partition"], one["next"], *(_stage(one["stages"].get(stage)) for stage in STAGES), one["reason"] or "")
+            for topic, one in behind[:PARTITIONS_SHOWN]
+        ],
+    )
+    if len(behind) > PARTITIONS_SHOWN:
+        print(f"and {counted(len(behind) - PARTITIONS_SHOWN, 'more partition')}; --output json has all of them")
+
+
+def _stage(lag: dict[str, Any] | None) -> str | None:
+    """`95 (5 behind, 3 min)`; None if the topic has no such stage."""
+    if lag is None:
+        return None
+    if lag["lag_records"] == 0:
+        return f"{lag['offset']:,}"
+    return f"{lag['offset']:,} ({count(lag['lag_records'])} behind, {age(lag['lag_seconds'])})"
+
+
+def _print_sources(daemon: dict[str, Any] | None) -> None:
+    sources = [] if daemon is None else daemon.get("sources", [])
+    if sources:
+        print_table(
+            "folders that files are taken in from",
+            ("files", "topic", "waiting", "in work", "finished", "failed"),
+            [tuple(source[name] for name in ("glob", "topic", "waiting", "in_work", "finished", "failed")) for source in sources],
+        )

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from archiver.catalog import engines
 from archiver.cli import here
+from archiver.cli.completion import complete_topic
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
+from archiver.errors import Halt, InvalidInput, no_topic
+from archiver.query.columns import columns_by_id
+from archiver.query.views import gone_text, is_gone
+from archiver.settings import Settings, TopicSettings
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
+    from archiver.catalog.tables import TableView
 
 
-def tables(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
+def tables(
+    config: ConfigOption = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic's table.", autocompletion=complete_topic)] = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
     """Every topic's table, where it is, and how Spark, Trino and DuckDB read it."""
     with application(config) as app:
-        found = [_describe(app, topic.name) for topic in app.settings.topics if topic.archive.kind == "iceberg"]
+        found = [_describe(app, chosen) for chosen in _chosen(app.settings, topic)]
     if output is Output.JSON:
         print_json({"tables": found})
         return FINE
@@ -27,14 +40,26 @@ def tables(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> i
         [(item["topic"], item["table"], item["rows"], item["files"], str(item["snapshot_id"] or "-")) for item in found],
     )
     for item in found:
+        if item["gone"] is not None:
+            print(f"note: {item['gone']}")
         if item["files"]:
             print(f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in Trino:\n{item['trino']}\n-- in DuckDB:\n{item['duckdb']}")
     return FINE
 
 
-def _describe(app: Application, topic: str) -> dict[str, object]:
-    settings = app.settings.topic(topic)
-    assert settings is not None, "only configured topics are described"
+def _chosen(settings: Settings, topic: str | None) -> list[TopicSettings]:
+    if topic is None:
+        return [one for one in settings.topics if one.archive.kind == "iceberg"]
+    chosen = settings.topic(topic)
+    if chosen is None:
+        raise no_topic(topic, (one.name for one in settings.topics))
+    if chosen.archive.kind != "iceberg":
+        raise InvalidInput(f"topic {topic} has no table (archive.kind: {chosen.archive.kind})")
+    return [chosen]
+
+
+def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
+    topic = settings.name
     view = app.table(topic)
     catalog, table = settings.archive.catalog or "", settings.archive.table or ""
     document: dict[str, object] = {
@@ -46,15 +71,30 @@ def _describe(app: Application, topic: str) -> dict[str, object]:
         "snapshot_id": None if view is None else view.snapshot_id,
         "rows": 0,
         "files": 0,
+        "gone": None,
     }
     if view is None:
+        state = app.intake().topics_by_name.get(topic)
+        ledger = None if state is None else app.ledger().topic(state.topic_id)
+        if ledger is not None and is_gone(ledger):
+            document |= {"rows": None, "files": None, "gone": gone_text(table, topic, ledger)}
         return document
-    files = app.live_files(topic)
+    files = app.live_files(catalog, view)
     document["rows"] = sum(item.record_count for item in files)
     document["files"] = len(files)
-    properties = app.tables_properties(catalog)
+    properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
     document["spark"] = "\n".join(engines.spark_sql(catalog, properties, app.settings.data.uri, query, here.spark_sql()))
     document["trino"] = engines.trino(catalog, table)
-    document["duckdb"] = engines.duckdb(item.path for item in files) if files else None
+    document["duckdb"] = _duckdb(view, [item.path for item in files]) if files else None
     return document
+
+
+def _duckdb(view: TableView, uris: Sequence[str]) -> str:
+    """DuckDB reads by name where that is right; else by field id, if it can."""
+    if view.schemas == 1 and view.schema_id == 0:
+        return engines.duckdb(uris)
+    try:
+        return engines.duckdb(uris, columns_by_id(view.schema_json))
+    except Halt:
+        return f"{engines.BY_NAME}\n{engines.duckdb(uris)}"

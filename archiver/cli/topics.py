@@ -1,20 +1,25 @@
-"""`archiver topics`: the topics of the intake log and how far each of their partitions is."""
+"""`archiver topics`: the topics of the intake log, how far each of their partitions is, and their beginning and end."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from archiver.cli.completion import complete_topic
 from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.errors import ConfigInvalid, NotFound
+from archiver.errors import ConfigInvalid, InvalidInput
 from archiver.jobs.positions import PartitionPosition, positions, troubles
+from archiver.objects.paths import table_prefix
 from intake.fold import TopicState
 
-app = typer.Typer(help="Look at topics, and create those of the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Look at topics, create those of the configuration, and delete what is not wanted any more.", no_args_is_help=True)
+
+KnownTopic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topic)]
 
 
 @app.command("list")
@@ -34,9 +39,7 @@ def list_topics(config: ConfigOption = None, output: OutputOption = Output.TEXT)
 
 
 @app.command("describe")
-def describe(
-    topic: Annotated[str, typer.Argument(help="The topic's name.")], config: ConfigOption = None, output: OutputOption = Output.TEXT
-) -> int:
+def describe(topic: KnownTopic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
     """One topic: offsets of every partition, and its settings."""
     with application(config) as app_:
         state = app_.topic(topic)
@@ -64,22 +67,61 @@ def describe(
 
 
 @app.command("create")
-def create(topic: Annotated[str, typer.Argument(help="The topic's name, as in the configuration.")], config: ConfigOption = None) -> int:
-    """Declare a configured topic in the intake log now, rather than at its first use."""
+def create(
+    topic: Annotated[str, typer.Argument(help="The topic's name, as in the configuration.", autocompletion=complete_topic)],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Declare a configured topic in the intake log now, rather than at its first use.
+
+    Where a topic of that name was deleted, this alone makes a new one. It has another id, so it needs another table as well.
+    """
     with application(config) as app_:
         settings = app_.settings.topic(topic)
         if settings is None:
             raise ConfigInvalid(f"topic {topic} is not in the configuration; add it under topics, with its number of partitions")
         known = topic in app_.intake().topics_by_name
         state = app_.declare_topic(settings)
-    print(f"topic {topic} {'exists already' if known else 'created'}: {state.partitions} partitions, id {state.topic_id}")
+    if output is Output.JSON:
+        print_json({"topic": topic, "topic_id": state.topic_id, "partitions": state.partitions, "created": not known})
+    else:
+        print(f"topic {topic} {'exists already' if known else 'created'}: {state.partitions} partitions, id {state.topic_id}")
     return FINE
 
 
 @app.command("delete")
-def delete(topic: Annotated[str, typer.Argument(help="The topic's name.")]) -> int:
-    """Not in this version: nothing is deleted."""
-    raise NotFound(f"topic {topic} was not deleted: this version deletes nothing; take it out of the configuration to stop using it")
+def delete(
+    topic: KnownTopic,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needed where nobody can be asked.")] = False,
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """End a topic: no record of it is taken or given any more, and its intake files go. Archives and table stay.
+
+    The topic must not be in the configuration any more. Records that no archive holds yet are lost.
+    """
+    with application(config) as app_:
+        state = app_.topic(topic)
+        app_.check_deletable(state)
+        found = positions(app_.intake(), app_.ledger(), state.topic_id)
+        lost = sum(item.next - item.written for item in found)
+        left = app_.ledger().topic(state.topic_id).remains()
+        folder = app_.objects.uri(table_prefix(state.topic_id)) if left else None
+        if not yes and not sys.stdin.isatty():
+            raise InvalidInput(f"topic {topic} was not deleted: nobody can be asked here, so --yes must say that it is meant")
+        if not yes:
+            print(f"{lost:,} offsets that no archive holds are lost" + (f"; its {' and '.join(left)} in {folder} stay" if left else ""))
+            if not typer.confirm(f"Delete topic {topic} (id {state.topic_id})?"):
+                print(f"topic {topic} was not deleted")
+                return FINE
+        app_.delete_topic(state)
+    if output is Output.JSON:
+        print_json({"topic": topic, "topic_id": state.topic_id, "deleted": True, "offsets_lost": lost, "archives": folder})
+    else:
+        print(f"topic {topic} (id {state.topic_id}) is deleted; {lost:,} offsets that no archive held are lost")
+        if left:
+            print(f"its {' and '.join(left)} in {folder} stay as they are; remove by hand what you do not want")
+    return FINE
 
 
 def _print_notes(attention: Sequence[str]) -> None:

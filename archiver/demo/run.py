@@ -19,7 +19,7 @@ from archiver.clock import Clock
 from archiver.demo.flights import TOPICS, find_data, load_tables, pieces
 from archiver.demo.queries import ask
 from archiver.demo.report import DemoReport, Step, TableReport
-from archiver.demo.settings import prepare, table_name
+from archiver.demo.settings import CATALOG, prepare, table_name
 from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.jobs.report import ArchiveReport
 from intake.acknowledgements import PendingBatch
@@ -63,7 +63,7 @@ class DemoApplication(Protocol):
     def table(self, topic: str) -> TableView | None:
         """The topic's table as the catalog has it."""
 
-    def live_files(self, topic: str) -> Sequence[LiveFile]:
+    def live_files(self, catalog: str, view: TableView) -> Sequence[LiveFile]:
         """The data files of the table's current snapshot."""
 
 
@@ -153,7 +153,7 @@ def _table_report(application: DemoApplication, topic: str, records: int) -> Tab
     view = application.table(topic)
     if view is None:
         raise Halt(f"topic {topic} was archived, but its table {table_name(topic)} is not in the catalog")
-    files = list(application.live_files(topic))
+    files = application.live_files(CATALOG, view)
     return TableReport(
         topic=topic,
         table=table_name(topic),

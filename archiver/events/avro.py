@@ -124,6 +124,15 @@ def read_datum(schema: Schema, data: bytes) -> Any:
     return value
 
 
+def read_data(schema: Schema, data: bytes, count: int) -> list[Any]:
+    """Read `count` datums that fill `data` exactly, as a container file's block holds them. Raises `Corrupted`."""
+    reader = _Reader(data)
+    values = [reader.read(schema) for _ in range(min(count, len(data) + 1))]
+    if len(values) != count or reader.position != len(data):
+        raise Corrupted(f"a block of {len(data)} bytes does not hold the {count} values it claims")
+    return values
+
+
 def write_datum(schema: Schema, value: Any) -> bytes:
     """The bytes of one datum; arrays in one block, as Java writes them. Raises `InvalidInput` with the path of the wrong value."""
     out = bytearray()

@@ -5,7 +5,8 @@ Reads what any release wrote: a foreign schema is matched by field id, as Java d
 result is the same types. What Java refuses is refused (a missing or unknown field id), and so are a type number that does not fit the
 payload and bytes after the datum.
 Promises: bytes from outside raise `Corrupted`, values from inside raise `InvalidInput`, nothing else is raised; work stays in proportion.
-Must never write the older vocabulary. Nothing else in the project builds or parses event bytes.
+Nothing else in the project builds or parses event bytes. The older vocabulary is written only on request (`ledger encode`): the ledger
+never holds it.
 """
 
 from __future__ import annotations
@@ -42,21 +43,26 @@ class Decoded:
     """Whether it is of the older vocabulary. Such an event has no catalog name, and its times were milliseconds."""
 
 
-def encode(event: Event, partition_fields: Sequence[PartitionField] = (), *, table_uuid: bool = True) -> bytes:
+def encode(event: Event, partition_fields: Sequence[PartitionField] = (), *, table_uuid: bool = True, legacy: bool = False) -> bytes:
     """The bytes of an event, as Java writes them.
 
     `partition_fields` names and types the partition tuples of its files, in order; other payloads ignore it. `table_uuid` False leaves the
-    uuid of the table out, because readers of release 1.10 stop at it. Raises `InvalidInput` with the path of the value that does not fit.
+    uuid of the table out, because readers of release 1.10 stop at it. `legacy` is the older vocabulary, which has neither catalog names nor
+    the newest fields of files, and whole milliseconds. Raises `InvalidInput` with the path of the value that does not fit.
     """
     if type(event.payload) not in TYPE_OF_PAYLOAD:
         raise InvalidInput(f"{type(event.payload).__name__} is not the payload of a control event")
     fields = tuple(partition_fields)
-    text = schema_text(event.type, fields, table_uuid)
-    values = {"id": event.id, "type": int(event.type), "timestamp_us": event.timestamp_us, "group_id": event.group_id}
-    writer = _Writer(fields, table_uuid)
-    outer = layout.event_struct(layout.PAYLOADS[event.type])
-    datum = [writer.wire(one.kind, event.payload if one.name == "payload" else values[one.attribute]) for one in outer.fields]
+    text = schema_text(event.type, fields, table_uuid, legacy)
+    writer = _Writer(fields, layout.left_out(table_uuid, legacy))
+    outer = layout.struct_of(event.type, legacy)
+    datum = [writer.wire(one.kind, int(event.type) if one.name == "type" else getattr(event, one.attribute)) for one in outer.fields]
     return join(text, avro.write_datum(_parsed(text), datum))
+
+
+def write(decoded: Decoded) -> bytes:
+    """The bytes of an event, with a schema as the one it was read with. Raises `InvalidInput`."""
+    return encode(decoded.event, decoded.partition_fields, table_uuid=decoded.table_uuid, legacy=decoded.legacy)
 
 
 def decode(data: bytes) -> Event:
@@ -101,14 +107,16 @@ def _parsed(text: bytes) -> avro_schema.Schema:
 class _Writer:
     """Turns typed values into what the Avro writer takes, field by field in the order of the tables."""
 
-    def __init__(self, partition_fields: tuple[PartitionField, ...], table_uuid: bool) -> None:
+    def __init__(self, partition_fields: tuple[PartitionField, ...], left_out: frozenset[int]) -> None:
         self._partition = [(one.name, partitions.parse_type(one.type)) for one in partition_fields]
-        self._table_uuid = table_uuid
+        self._left_out = left_out
 
     def wire(self, kind: Kind, value: Any) -> Any:
         if value is None:
             return None
         if isinstance(kind, Scalar):
+            if kind.name == "millis":
+                return _whole_milliseconds(value)
             return value.bytes if isinstance(value, uuid.UUID) else value
         if isinstance(kind, ListOf):
             return [self.wire(kind.items, item) for item in value] if isinstance(value, list | tuple) else value
@@ -119,9 +127,10 @@ class _Writer:
         return self._struct(kind, value)
 
     def _struct(self, struct: Struct, value: Any) -> list[Any]:
-        if not isinstance(struct.make, type) or not isinstance(value, struct.make):
-            raise InvalidInput(f"a {struct.name.rpartition('.')[2]} expected, got {avro.shown(value)}")
-        fields = [one for one in struct.fields if self._table_uuid or one.field_id != layout.TABLE_UUID_ID]
+        expected = struct.value or struct.make
+        if not isinstance(expected, type) or not isinstance(value, expected):
+            raise InvalidInput(f"a {struct.short_name} expected, got {avro.shown(value)}")
+        fields = [one for one in struct.fields if one.field_id not in self._left_out]
         return [self.wire(one.kind, getattr(value, one.attribute)) for one in fields]
 
     def _tuple(self, values: Any) -> list[Any]:
@@ -129,6 +138,12 @@ class _Writer:
             names = ", ".join(name for name, _ in self._partition) or "none"
             raise InvalidInput(f"partition: {len(self._partition)} values expected (fields: {names}), got {avro.shown(values)}")
         return [partitions.to_wire(kind, value) for (_, kind), value in zip(self._partition, values, strict=True)]
+
+
+def _whole_milliseconds(time_us: Any) -> Any:
+    if isinstance(time_us, int) and time_us % 1000:
+        raise InvalidInput(f"the older vocabulary has whole milliseconds, not {avro.shown(time_us)} microseconds")
+    return time_us // 1000 if isinstance(time_us, int) else time_us
 
 
 def _sorted_items(value: Any) -> Any:

@@ -1,75 +1,70 @@
 """Events as the JSON people read, in the form of the golden samples.
 
 Owns that form: uuids as text, bytes as hex, maps as objects with the field id as text, each time as ISO text with six decimals and as a
-number (`..._micros`). Only the number is read back. The partition type and the presence of `table_uuid` are part of it, so that the same
-bytes can be made of it.
-Promises: `from_json` raises `InvalidInput` and nothing else. An event of the older vocabulary comes out in the current one.
+number (`..._micros`). The partition type and the presence of `table_uuid` are part of it, so that the same bytes can be made of it.
+An event of the older vocabulary has that vocabulary's names, times as plain milliseconds, and no partition type.
+Promises: `from_json` and `from_document` raise `InvalidInput` and nothing else. Must never pass over a key it does not know: a misspelt one
+would be lost in silence.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from archiver.errors import InvalidInput
 from archiver.events import layout, partitions
 from archiver.events.avro import shown
 from archiver.events.codec import Decoded
-from archiver.events.layout import Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
+from archiver.events.layout import Field, Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
+from archiver.events.specs import partition_fields
+from archiver.events.times import iso_time, time_us_of
 from archiver.events.types import Event, EventType, PartitionField
 
 _FIELD_ID = re.compile("-?[0-9]{1,10}")
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-def iso_time(time_us: int | None) -> str | None:
-    """ISO text with six decimals; years that ISO text of four digits cannot hold give the number with `us` behind it."""
-    if time_us is None:
-        return None
-    try:
-        return (_EPOCH + dt.timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
-    except OverflowError:
-        return f"{time_us}us"
+_TIMESTAMP, _MILLIS = Scalar("timestamp"), Scalar("millis")
 
 
 def to_json(decoded: Decoded) -> dict[str, Any]:
     """The event as JSON values. Raises `InvalidInput` for an event that could not be encoded either."""
     event = decoded.event
     writer = _Writer(decoded)
-    struct = layout.PAYLOADS[event.type]
-    return {
-        "id": str(event.id),
-        "type": int(event.type),
-        "type_name": event.type.name,
-        "timestamp": iso_time(event.timestamp_us),
-        "timestamp_micros": event.timestamp_us,
-        "group_id": event.group_id,
-        "payload": {"class": struct.name.rpartition(".")[2]} | writer.struct(struct, event.payload),
-    }
+    tree: dict[str, Any] = {}
+    for one in layout.struct_of(event.type, decoded.legacy).fields:
+        if one.name == "type":
+            tree |= {"type": int(event.type), "type_name": _type_name(event.type, decoded.legacy)}
+        elif isinstance(one.kind, Struct):
+            tree["payload"] = {"class": one.kind.short_name} | writer.struct(one.kind, event.payload)
+        else:
+            tree |= writer.field(one, getattr(event, one.attribute))
+    return tree
+
+
+def _type_name(kind: EventType, legacy: bool) -> str:
+    return layout.LEGACY_TYPE_NAMES[kind] if legacy else kind.name
 
 
 class _Writer:
     def __init__(self, decoded: Decoded) -> None:
         self._fields = [(one, partitions.parse_type(one.type)) for one in decoded.partition_fields]
-        self._table_uuid = decoded.table_uuid
+        self._left_out = layout.left_out(decoded.table_uuid, decoded.legacy)
 
     def struct(self, struct: Struct, value: Any) -> dict[str, Any]:
         tree: dict[str, Any] = {}
         for one in struct.fields:
-            if one.field_id == layout.TABLE_UUID_ID and not self._table_uuid:
+            if one.field_id in self._left_out:
                 continue
-            part = getattr(value, one.attribute)
             if one.name == "data_files":
                 tree["partition_type"] = [{"id": field.field_id, "name": field.name, "type": field.type} for field, _ in self._fields]
-            if one.kind == Scalar("timestamp"):
-                tree[one.name] = iso_time(part)
-                tree[f"{one.name}_micros"] = part
-            else:
-                tree[one.name] = self._value(one.kind, part)
+            tree |= self.field(one, getattr(value, one.attribute))
         return tree
+
+    def field(self, field: Field, value: Any) -> dict[str, Any]:
+        if field.kind == _TIMESTAMP:
+            return {field.name: iso_time(value), f"{field.name}_micros": value}
+        return {field.name: self._value(field.kind, value)}
 
     def _value(self, kind: Kind, value: Any) -> Any:
         if value is None:
@@ -87,25 +82,61 @@ class _Writer:
             return self.struct(kind, value)
         if kind.name == "bytes":
             return value.hex()
+        if kind == _MILLIS:
+            return value // 1000
         return str(value) if kind.name == "uuid" else value
 
 
-def from_json(tree: Mapping[str, Any]) -> Decoded:
-    """The event that `to_json` would turn into `tree`. Raises `InvalidInput` with the key that is missing or wrong."""
+def from_document(document: object) -> Decoded:
+    """The event of a golden file (it stands under `event`), or of an object as `to_json` makes it.
+
+    The partition fields are those that the event states; else those of `partition_spec` and `table_schema` beside it. Raises
+    `InvalidInput`.
+    """
+    if not isinstance(document, Mapping):
+        raise InvalidInput(f"an event is a json object, got {shown(document)}")
+    if "event" not in document:
+        return from_json(document)
+    spec = document.get("partition_spec")
+    given = None if spec is None else partition_fields(spec, document.get("table_schema"))
+    return from_json(_get(document, "event", Mapping), given)
+
+
+def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = None) -> Decoded:
+    """The event that `to_json` would turn into `tree`; `given` are the partition fields, where the event does not state them.
+
+    Raises `InvalidInput` with the key that is missing, unknown or wrong.
+    """
     payload = _get(tree, "payload", Mapping)
     name = _get(payload, "class", str)
-    kinds = {struct.name.rpartition(".")[2]: kind for kind, struct in layout.PAYLOADS.items()}
-    if name not in kinds:
-        raise InvalidInput(f"the payload class {name!r:.80} is unknown; known are {', '.join(kinds)}")
-    kind = kinds[name]
-    struct = layout.PAYLOADS[kind]
+    known = {
+        struct.short_name: (kind, legacy)
+        for legacy, structs in ((False, layout.PAYLOADS), (True, layout.LEGACY_PAYLOADS))
+        for kind, struct in structs.items()
+    }
+    if name not in known:
+        raise InvalidInput(f"the payload class {name!r:.80} is unknown; known are {', '.join(known)}")
+    kind, legacy = known[name]
     if _get(tree, "type", int) != kind:
         raise InvalidInput(f"the type number of {name} is {kind.value}, not {shown(tree['type'])}")
-    fields = tuple(map(_partition_field, _get(payload, "partition_type", list))) if kind is EventType.DATA_WRITTEN else ()
-    value = _Reader(fields).struct(struct, payload)
-    event = Event(_uuid(_get(tree, "id", str)), _get(tree, "timestamp_micros", int), _get(tree, "group_id", str), value)
+    if tree.get("type_name", _type_name(kind, legacy)) != _type_name(kind, legacy):
+        raise InvalidInput(f"the type name of {name} is {_type_name(kind, legacy)}, not {shown(tree['type_name'])}")
+    fields = _stated_fields(payload, given, legacy) if kind is EventType.DATA_WRITTEN else ()
+    reader = _Reader(fields, layout.left_out(True, legacy))
+    values = reader.values(layout.struct_of(kind, legacy), tree, also=("type_name",))
+    values.pop("type")
     reference = payload.get("table_reference")
-    return Decoded(event, fields, isinstance(reference, Mapping) and "table_uuid" in reference, False)
+    return Decoded(Event(**values), fields, isinstance(reference, Mapping) and "table_uuid" in reference, legacy)
+
+
+def _stated_fields(payload: Mapping[str, Any], given: Sequence[PartitionField] | None, legacy: bool) -> tuple[PartitionField, ...]:
+    if "partition_type" in payload and not legacy:
+        return tuple(map(_partition_field, _get(payload, "partition_type", list)))
+    if given is not None:
+        return tuple(given)
+    if legacy:
+        return ()
+    raise InvalidInput("the event lacks the key partition_type, and there is no partition_spec beside it")
 
 
 def _get(tree: object, key: str, kind: Any) -> Any:
@@ -139,29 +170,52 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "int": (int, int),
     "long": (int, int),
     "timestamp": (int, int),
+    "millis": (int, lambda value: value * 1000),
     "string": (str, str),
     "uuid": (str, _uuid),
     "bytes": (str, _hex),
 }
 
 
+_PAYLOAD_NAMES = {struct.name for structs in (layout.PAYLOADS, layout.LEGACY_PAYLOADS) for struct in structs.values()}
+
+
+def _stated_time(name: str, tree: Mapping[str, Any]) -> Any:
+    """A time from its number, its text, or both if they agree."""
+    number, text = tree.get(f"{name}_micros"), tree.get(name)
+    if text is None:
+        return number
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name} is {shown(text)}, which is of the wrong type")
+    told = time_us_of(text)
+    if number is not None and number != told:
+        raise InvalidInput(f"{name} is {text!r:.80} and {name}_micros {shown(number)}, which is another time; leave one of them out")
+    return told
+
+
 class _Reader:
-    def __init__(self, fields: tuple[PartitionField, ...]) -> None:
+    def __init__(self, fields: tuple[PartitionField, ...], left_out: frozenset[int]) -> None:
         self._fields = [(one.name, partitions.parse_type(one.type)) for one in fields]
+        self._left_out = left_out
 
     def struct(self, struct: Struct, tree: object) -> Any:
         if not isinstance(tree, Mapping):
             raise InvalidInput(f"an object expected for {struct.name}, got {shown(tree)}")
+        return struct.make(**self.values(struct, tree, also=("class", "partition_type") if struct.name in _PAYLOAD_NAMES else ()))
+
+    def values(self, struct: Struct, tree: Mapping[str, Any], also: Sequence[str] = ()) -> dict[str, Any]:
+        """Values by attribute. `also` are further keys that may be there."""
+        fields = [one for one in struct.fields if one.field_id not in self._left_out]
+        known = {one.name for one in fields} | {f"{one.name}_micros" for one in fields if one.kind == _TIMESTAMP} | set(also)
+        if unknown := [key for key in tree if key not in known]:
+            raise InvalidInput(f"{struct.name} has the unknown key {unknown[0]!r:.80}")
         values: dict[str, Any] = {}
-        for one in struct.fields:
-            key = f"{one.name}_micros" if one.kind == Scalar("timestamp") else one.name
-            if tree.get(key) is None:
-                if not one.optional:
-                    raise InvalidInput(f"{struct.name} lacks the key {key}")
-                values[one.attribute] = one.if_null
-            else:
-                values[one.attribute] = self._value(one.kind, tree[key])
-        return struct.make(**values)
+        for one in fields:
+            value = _stated_time(one.name, tree) if one.kind == _TIMESTAMP else tree.get(one.name)
+            if value is None and not one.optional:
+                raise InvalidInput(f"{struct.name} lacks the key {one.name}")
+            values[one.attribute] = one.if_null if value is None else self._value(one.kind, value)
+        return values
 
     def _value(self, kind: Kind, tree: Any) -> Any:
         if isinstance(kind, ListOf):
@@ -171,6 +225,10 @@ class _Reader:
         if isinstance(kind, MapOf):
             return self._map(kind, tree)
         if isinstance(kind, PartitionTuple):
+            if isinstance(tree, Mapping) and len(tree) > len(self._fields):
+                raise InvalidInput(
+                    f"partition: values of {', '.join(name for name, _ in self._fields) or 'no fields'} expected, got {shown(tree)}"
+                )
             return tuple(partitions.from_json(form, _get(tree, name, object)) for name, form in self._fields)
         if isinstance(kind, Struct):
             return self.struct(kind, tree)

@@ -1,7 +1,8 @@
 """The structs of control events as tables: name, field id, type and doc of every field, and the Python type each stands for.
 
-Owns the vocabulary, both the current one (releases 1.10 to 1.12) and the older one, which is read only. The tables are what `schemas.py`
-writes as schema text and what `codec.py` matches a foreign schema against: by field id, or by name where the older vocabulary has no ids.
+Owns the vocabulary, both the current one (releases 1.10 to 1.12) and the older one, which the archiver itself only reads. The tables are
+what `schemas.py` writes as schema text and what `codec.py` matches a foreign schema against: by field id, or by name where the older
+vocabulary has no ids.
 A field id once used is never used again, and fields are never added: Java readers refuse ids they do not know.
 """
 
@@ -21,6 +22,11 @@ EVENT = f"{NAMESPACE}.Event"
 LEGACY_EVENT = f"{LEGACY_NAMESPACE}.Event"
 PARTITION_DATA = f"{FILE_NAMESPACE}.PartitionData"
 TABLE_UUID_ID = 10604
+
+WITHOUT_TABLE_UUID = frozenset({TABLE_UUID_ID})
+"""Fields that release 1.10 does not have, and stops at."""
+LEGACY_WITHOUT = frozenset({142, 143, 144, 145})
+"""Fields of a file that came after the older vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,13 @@ class Struct:
     """Takes each field's `attribute` by keyword."""
     by_name: bool = False
     """Older vocabulary: every field id is the text "-1", so names count."""
+    value: type | None = None
+    """Python type of its values where `make` is a function."""
+
+    @property
+    def short_name(self) -> str:
+        """The name without its namespace."""
+        return self.name.rpartition(".")[2]
 
 
 Kind = Scalar | ListOf | MapOf | PartitionTuple | Struct
@@ -202,8 +215,8 @@ def event_struct(payload: Struct) -> Struct:
     )
 
 
-def _legacy(name: str, make: Callable[..., Any], *fields: Field) -> Struct:
-    return Struct(f"{LEGACY_NAMESPACE}.{name}", fields, make, by_name=True)
+def _legacy(name: str, make: Callable[..., Any], *fields: Field, value: type | None = None) -> Struct:
+    return Struct(f"{LEGACY_NAMESPACE}.{name}", fields, make, by_name=True, value=value)
 
 
 def _legacy_field(name: str, kind: Kind, attribute: str, optional: bool = False) -> Field:
@@ -215,7 +228,11 @@ def _legacy_table(namespace: tuple[str, ...], name: str) -> types.TableReference
 
 
 _LEGACY_TABLE = _legacy(
-    "TableName", _legacy_table, _legacy_field("namespace", ListOf(_STRING), "namespace"), _legacy_field("name", _STRING, "name")
+    "TableName",
+    _legacy_table,
+    _legacy_field("namespace", ListOf(_STRING), "namespace"),
+    _legacy_field("name", _STRING, "name"),
+    value=types.TableReference,
 )
 _LEGACY_OFFSET = _legacy(
     "TopicPartitionOffset",
@@ -254,7 +271,16 @@ LEGACY_PAYLOADS: dict[types.EventType, Struct] = {
     ),
     types.EventType.COMMIT_COMPLETE: _legacy("CommitCompletePayload", types.CommitComplete, _LEGACY_COMMIT, _LEGACY_VALID_THROUGH),
 }
-"""Struct of each payload, older vocabulary; read only."""
+"""Struct of each payload, older vocabulary."""
+
+LEGACY_TYPE_NAMES: dict[types.EventType, str] = {
+    types.EventType.START_COMMIT: "COMMIT_REQUEST",
+    types.EventType.DATA_WRITTEN: "COMMIT_RESPONSE",
+    types.EventType.DATA_COMPLETE: "COMMIT_READY",
+    types.EventType.COMMIT_TO_TABLE: "COMMIT_TABLE",
+    types.EventType.COMMIT_COMPLETE: "COMMIT_COMPLETE",
+}
+"""What the older vocabulary calls the types."""
 
 
 def legacy_event_struct(payload: Struct) -> Struct:
@@ -268,3 +294,13 @@ def legacy_event_struct(payload: Struct) -> Struct:
         _legacy_field("payload", payload, "payload"),
         _legacy_field("groupId", _STRING, "group_id"),
     )
+
+
+def struct_of(event_type: types.EventType, legacy: bool) -> Struct:
+    """The outer struct with the payload of that type, in the current or the older vocabulary."""
+    return legacy_event_struct(LEGACY_PAYLOADS[event_type]) if legacy else event_struct(PAYLOADS[event_type])
+
+
+def left_out(table_uuid: bool, legacy: bool) -> frozenset[int]:
+    """Ids of the fields that are not written for that reader."""
+    return LEGACY_WITHOUT if legacy else frozenset() if table_uuid else WITHOUT_TABLE_UUID

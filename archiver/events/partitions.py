@@ -11,6 +11,7 @@ import datetime as dt
 import decimal
 import math
 import re
+import struct
 import unicodedata
 import uuid
 from dataclasses import dataclass
@@ -227,8 +228,24 @@ def to_json(kind: PartitionType, value: PartitionValue) -> bool | int | float | 
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if kind.name == "float" and isinstance(value, int | float):
+        return _shortest(value)
     assert value is None or isinstance(value, bool | int | float | str)
     return value
+
+
+def _shortest(value: float) -> float:
+    """The number with the fewest digits that is the same in 32 bits: 1.1, not 1.100000023841858."""
+    candidates = (float(f"{value:.{digits}g}") for digits in range(1, 10))
+    return next(one for one in candidates if _in_32_bits(one) == _in_32_bits(value))
+
+
+def _in_32_bits(value: float) -> float:
+    try:
+        packed: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return packed
 
 
 def from_json(kind: PartitionType, value: Any) -> PartitionValue:
@@ -245,8 +262,18 @@ def from_json(kind: PartitionType, value: Any) -> PartitionValue:
     if kind.name == "boolean" and isinstance(value, bool):
         return value
     if kind.name in ("float", "double") and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return _floating(kind, value)
     raise InvalidInput(f"{shown(value)} is not a {kind}")
+
+
+def _floating(kind: PartitionType, value: float) -> float:
+    try:
+        found = _in_32_bits(value) if kind.name == "float" else float(value)
+    except OverflowError as error:
+        raise InvalidInput(f"{shown(value)} does not fit in a {kind}") from error
+    if math.isinf(found):
+        raise InvalidInput(f"{shown(value)} does not fit in a {kind}")
+    return found
 
 
 def _from_text(kind: PartitionType, value: str) -> PartitionValue:

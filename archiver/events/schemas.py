@@ -2,7 +2,7 @@
 
 Owns the order of keys, the places where a type is written in full or by name, Jackson's escapes and Java's modified UTF-8
 (characters beyond the basic plane as two three-byte surrogates, U+0000 as two bytes).
-Promises: the same payload type, partition fields and switch give the same bytes for ever; they are frozen by the golden samples.
+Promises: the same payload type, partition fields and switches give the same bytes for ever; they are frozen by the golden samples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from archiver.errors import Corrupted, InvalidInput
 from archiver.events.avro import shown
-from archiver.events.layout import PAYLOADS, TABLE_UUID_ID, Field, Kind, ListOf, MapOf, Scalar, Struct, event_struct
+from archiver.events.layout import Field, Kind, ListOf, MapOf, Scalar, Struct, left_out, struct_of
 from archiver.events.partitions import UUID_FIXED, avro_name, avro_type, parse_type
 from archiver.events.types import EventType, PartitionField
 
@@ -33,19 +33,23 @@ _SCALARS: dict[str, Any] = {
     "string": "string",
     "bytes": "bytes",
     "uuid": UUID_FIXED,
+    "millis": "long",
     "timestamp": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
 }
 
 
+_LEGACY_UUID = UUID_FIXED | {"name": "uuid"}
+
+
 @lru_cache(maxsize=TEXTS_CACHED)
-def schema_text(event_type: EventType, partition_fields: tuple[PartitionField, ...], table_uuid: bool) -> bytes:
+def schema_text(event_type: EventType, partition_fields: tuple[PartitionField, ...], table_uuid: bool, legacy: bool = False) -> bytes:
     """The schema of an event of that type, as bytes on the wire.
 
-    `table_uuid` False leaves that field out, for readers of release 1.10. Raises `InvalidInput` for partition fields that Iceberg could
-    not have, and for a text that takes more than `TEXT_BYTES_MAX` bytes.
+    `table_uuid` False leaves that field out, for readers of release 1.10; `legacy` is the older vocabulary. Raises `InvalidInput` for
+    partition fields that Iceberg could not have, and for a text that takes more than `TEXT_BYTES_MAX` bytes.
     """
-    builder = _Builder(partition_fields, table_uuid)
-    tree = builder.kind(event_struct(PAYLOADS[event_type]), "")
+    builder = _Builder(partition_fields, left_out(table_uuid, legacy), legacy)
+    tree = builder.kind(struct_of(event_type, legacy), "")
     text = to_wire_text(_json(tree))
     if len(text) > TEXT_BYTES_MAX:
         names = len(partition_fields)
@@ -58,22 +62,25 @@ def schema_text(event_type: EventType, partition_fields: tuple[PartitionField, .
 class _Builder:
     """Makes the JSON tree, and remembers which named types stand in it already: those are referred to by name."""
 
-    def __init__(self, partition_fields: Sequence[PartitionField], table_uuid: bool) -> None:
+    def __init__(self, partition_fields: Sequence[PartitionField], left_out_ids: frozenset[int], legacy: bool) -> None:
         self._partition_fields = partition_fields
-        self._table_uuid = table_uuid
+        self._left_out = left_out_ids
+        self._scalars = _SCALARS | ({"uuid": _LEGACY_UUID} if legacy else {})
         self._known: set[str] = set()
 
     def kind(self, kind: Kind, namespace: str) -> Any:
         if isinstance(kind, Scalar):
-            return self._maybe_fixed(_SCALARS[kind.name])
+            return self._maybe_fixed(self._scalars[kind.name])
         if isinstance(kind, ListOf):
-            return {"type": "array", "items": self.kind(kind.items, namespace), "element-id": kind.element_id}
+            listed = {"type": "array", "items": self.kind(kind.items, namespace)}
+            return listed if kind.element_id is None else listed | {"element-id": kind.element_id}
         if isinstance(kind, MapOf):
             return {"type": "array", "items": self._entry(kind), "logicalType": "map"}
         if isinstance(kind, Struct):
-            fields = [one for one in kind.fields if self._table_uuid or one.field_id != TABLE_UUID_ID]
+            fields = [one for one in kind.fields if one.field_id not in self._left_out]
             space = kind.name.rpartition(".")[0]
-            return self._record(kind.name, namespace, lambda: [self._field(one, space) for one in fields])
+            field = self._legacy_field if kind.by_name else self._field
+            return self._record(kind.name, namespace, lambda: [field(one, space) for one in fields])
         return self._record(f"{namespace}.PartitionData", namespace, self._partition)
 
     def _record(self, full_name: str, namespace: str, fields: Any) -> Any:
@@ -96,6 +103,10 @@ class _Builder:
             tree["default"] = None
         tree["field-id"] = field.field_id
         return tree
+
+    def _legacy_field(self, field: Field, namespace: str) -> dict[str, Any]:
+        kind = self.kind(field.kind, namespace)
+        return {"name": field.name, "type": [kind, "null"] if field.optional else kind, "field-id": "-1"}
 
     def _entry(self, kind: MapOf) -> Any:
         def fields() -> list[Any]:

@@ -8,7 +8,7 @@ each other: a gap between two of them belongs to the first. Must never skip a re
 from __future__ import annotations
 
 import bisect
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,16 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from archiver.errors import Corrupted, Halt
+from archiver.errors import Corrupted, Halt, RetryLater
 from archiver.events.types import DataFile
 from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
-from archiver.jobs.bounds import describe
+from archiver.jobs.bounds import describe, leaves
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import archive_key, partition_value_of
 from archiver.objects.store import ObjectStore
+from archiver.schema.causes import count_errors, unknown_from
+from archiver.schema.past import ids_of
+from archiver.schema.state import TopicSchema
 from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
 from intake.partition_state import merged
@@ -61,6 +64,7 @@ class _OpenFile:
         self.ingest_max_us = ingest_min_us
         self.writer = writer
         self.digest = RecordsDigest()
+        self.decode_errors: Counter[tuple[str, str]] = Counter()
 
 
 class PlanWriter:
@@ -179,9 +183,25 @@ class PlanWriter:
         step = max(1, min(self._options.decode_rows, loose.rows * self._options.decode_bytes // max(1, loose.bytes)))
         writer = self._file.writer
         for start in range(0, loose.rows, step):
-            writer.append(self._rows.build(self.plan.partition, records.slice(start, step)))
+            rows = self._rows.build(self.plan.partition, records.slice(start, step))
+            count_errors(rows, self._file.decode_errors)
+            self._check_judged(rows)
+            writer.append(rows)
             if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
                 writer.close_row_group()
+
+    def _check_judged(self, rows: pa.RecordBatch) -> None:
+        """Raise `RetryLater` if a record would be called wrong for a registry id that could not be looked up yet."""
+        assert self._file is not None
+        judged_to = self._rows.topic.judged_to
+        if judged_to is None or not any(cause == "unknown_schema" for _, cause in self._file.decode_errors):
+            return
+        beyond = unknown_from(rows, judged_to.get(self.plan.partition, 0))
+        if beyond is not None:
+            raise RetryLater(
+                f"offset {beyond[0]}: {beyond[1]} as far as is known, but the ids in the registry were looked up before the record came or "
+                "could not be; it is tried again with the next look"
+            )
 
     def _open_file(self, value: int, base: int, ingest_us: int) -> None:
         writer = ArchiveWriter(self._objects.spool_dir(), self._rows.schema, self._rows.bounded, self._options.zstd_level)
@@ -199,10 +219,16 @@ class PlanWriter:
         topic = self._rows.topic
         key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, end, self.plan.epoch)
         stored = publish(self._objects, key, spooled)
+        if not isinstance(stored, Conflict) and stored.adopted:
+            stored = _unless_given_up(stored, topic.schema)
         if isinstance(stored, Conflict):
             self._conflict = self._conflict or stored
             return
-        self._stored.append(WrittenFile(self._archive(file, spooled, stored), self._data_file(file, stored)))
+        self._stored.append(
+            WrittenFile(
+                self._archive(file, spooled, stored), data_file_of(self._objects, self._rows, file.value, stored), dict(file.decode_errors)
+            )
+        )
 
     def _footer(self, file: _OpenFile, end: int) -> Footer:
         topic = self._rows.topic
@@ -237,25 +263,6 @@ class PlanWriter:
             ingest_max_us=file.ingest_max_us,
         )
 
-    def _data_file(self, file: _OpenFile, stored: StoredArchive) -> DataFile:
-        """What the table is told of an archive, taken from the stored archive's own footer."""
-        found = describe(stored.metadata, self._rows.bounded)
-        topic = self._rows.topic
-        return DataFile(
-            path=self._objects.uri(stored.key),
-            record_count=found.record_count,
-            file_size=stored.size,
-            spec_id=topic.spec_id,
-            partition=(file.value,),
-            column_sizes=found.column_sizes,
-            value_counts=found.value_counts,
-            null_value_counts=found.null_value_counts,
-            lower_bounds=found.lower_bounds,
-            upper_bounds=found.upper_bounds,
-            split_offsets=found.split_offsets,
-            sort_order_id=topic.sort_order_id,
-        )
-
     def finish(self) -> tuple[WrittenFile, ...] | Conflict:
         """Store the last file. Raises `Halt` if records of the plan never came."""
         if self._next != self.plan.end:
@@ -276,6 +283,37 @@ class PlanWriter:
         if self._file is not None:
             self._file.writer.discard()
             self._file = None
+
+
+def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:
+    """What the table is told of an archive in its partition `value`, taken from the stored archive's own footer."""
+    found = describe(stored.metadata, rows.bounded)
+    return DataFile(
+        path=objects.uri(stored.key),
+        record_count=found.record_count,
+        file_size=stored.size,
+        spec_id=rows.topic.spec_id,
+        partition=(value,),
+        column_sizes=found.column_sizes,
+        value_counts=found.value_counts,
+        null_value_counts=found.null_value_counts,
+        lower_bounds=found.lower_bounds,
+        upper_bounds=found.upper_bounds,
+        split_offsets=found.split_offsets,
+        sort_order_id=rows.topic.sort_order_id,
+    )
+
+
+def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchive | Conflict:
+    """An adopted archive of an earlier version, unless ids in it were given up since: the table would read those columns as null."""
+    known = set(ids_of(schema.schema()))
+    lost = [leaf.path for leaf in leaves(stored.metadata.schema.to_arrow_schema()) if leaf.field_id not in known]
+    if not lost:
+        return stored
+    return Conflict(
+        f"{stored.key} was stored with field ids that the topic's schema has no more ({', '.join(lost)}), because the table lost those "
+        "columns before the archive was in it; move it away, or restart the archiver, which then takes another key"
+    )
 
 
 def _joined(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -52,7 +52,7 @@ class PartitionPosition:
 
     partition: int
     start: int
-    """First offset that retention has left; 0 in this version."""
+    """First offset that retention has left."""
     watermark: int
     """The table (or, for kind parquet, the archives) is complete up to here."""
     written: int
@@ -72,8 +72,13 @@ class PartitionPosition:
 
 
 def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
-    """One position per partition, in order. A damaged shelf is the `trouble` of those with a backlog in it, never an error."""
-    topic = intake.topics_by_id[topic_id]
+    """One position per partition, in order; none of a topic that was deleted meanwhile.
+
+    A damaged shelf is the `trouble` of those with a backlog in it, never an error.
+    """
+    topic = intake.topics_by_id.get(topic_id)
+    if topic is None:
+        return []
     found: list[PartitionPosition] = []
     for partition in range(topic.partitions):
         tp = (topic_id, partition)
@@ -82,7 +87,7 @@ def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[Pa
         found.append(
             PartitionPosition(
                 partition=partition,
-                start=0,
+                start=ledger.topic(topic_id).start(partition),
                 watermark=ledger.topic(topic_id).watermark(partition),
                 written=written,
                 stable=intake.stable_offset(tp),
@@ -118,7 +123,7 @@ def troubles(topic: str, found: Iterable[PartitionPosition]) -> list[str]:
         if item.trouble is not None:
             partitions.setdefault(item.trouble, []).append(item.partition)
     return [
-        f"topic {topic} partition{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}: the backlog cannot be told: {why}"
+        f"topic {topic} partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: the backlog cannot be told: {why}"
         for why, numbers in partitions.items()
     ]
 

@@ -29,19 +29,21 @@ from archiver.events.types import (
 )
 from archiver.ids import IdSource, new_uuid
 from archiver.jobs.topic_setup import TopicWork
-from archiver.ledger.bridge import Written, append_files_written, append_in_parts, append_table_committed, event_message
+from archiver.ledger.bridge import EVENTS, Written, append_files_written, append_in_parts, append_table_committed, event_message
 from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
+from archiver.settings_groups import EventSettings
 
 
 class Publisher:
     """Appends the entries of rounds."""
 
-    def __init__(self, cluster: str, leader: Leader, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, cluster: str, leader: Leader, clock: Clock, ids: IdSource, events: EventSettings = EVENTS) -> None:
         self._group_id = f"archiver-{cluster}"
         self._leader = leader
         self._clock = clock
         self._ids = ids
+        self._events = events
 
     def round_started(self) -> bytes:
         """START_COMMIT; returns the round's commit id (16 bytes)."""
@@ -65,6 +67,7 @@ class Publisher:
             table_uuid=None if table is None else table.uuid,
             last_sequence_number=self._leader.fold.topic(work.state.topic_id).sequence_number,
             what=work.name if table is None else shown(table.identifier),
+            events=self._events,
         )
         failpoints.reach("written.append.after")
 
@@ -85,6 +88,7 @@ class Publisher:
                 commit_id=commit_id, event=self._message(DataComplete(_uuid(commit_id), tuple(part))), more=not last
             ),
             lambda position: f"what partition {position.partition} of topic {position.topic} has reached",
+            event_bytes_max=self._events.bytes_max,
         )
         failpoints.reach("complete.append.after")
 
@@ -109,7 +113,7 @@ class Publisher:
         event = None
         if commit_id is not None:
             payload = CommitToTable(_uuid(commit_id), _reference(work), outcome.snapshot_id, outcome.valid_through_us or None)
-            event = self._message(payload)
+            event = self._message(payload, shown(work.table.identifier) if work.table is not None else work.name)
         append_table_committed(self._leader, outcome.to_proto(_uuid(commit_id or bytes(16)), work.state.topic_id, event))
         failpoints.reach("committed.append.after")
 
@@ -124,8 +128,8 @@ class Publisher:
     def _event(self, payload: Payload) -> Event:
         return Event(new_uuid(self._ids), self._clock.now_us(), self._group_id, payload)
 
-    def _message(self, payload: Payload) -> pb.Event:
-        return event_message(self._leader, self._event(payload), (), "a round")
+    def _message(self, payload: Payload, what: str = "a round") -> pb.Event:
+        return event_message(self._leader, self._event(payload), (), what, table_uuid=self._events.table_uuid)
 
 
 def _uuid(commit_id: bytes) -> uuid.UUID:

@@ -20,9 +20,10 @@ from archiver.errors import Halt, RetryLater
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.jobs.worker import refine_batches
+from archiver.spark_session import Pulse
 
-JOB_TIMEOUT_S = 6 * 3600.0
-"""A round is cancelled after this time; it is far beyond any round that makes progress."""
+JOB_TIMEOUT_S = 3600.0
+"""A job is cancelled after this time, unless the settings give another."""
 _CANCEL_EVERY_S = 0.5
 _JOB_TAG = "archiver-refine"
 
@@ -30,9 +31,13 @@ _JOB_TAG = "archiver-refine"
 class SparkRefiner:
     """Runs refinement jobs on the session that `session` returns at each call, so that a lost one is replaced."""
 
-    def __init__(self, session: Callable[[], SparkSession], timeout_s: float = JOB_TIMEOUT_S) -> None:
+    def __init__(
+        self, session: Callable[[], SparkSession], timeout_s: float = JOB_TIMEOUT_S, answering: Callable[[], Pulse] | None = None
+    ) -> None:
+        """`timeout_s` bounds a job; `answering` makes what ends a JVM that gives no sign of life while it is entered."""
         self._session = session
         self._timeout_s = timeout_s
+        self._answering = answering or Pulse
 
     def refine(self, job: RefineJob) -> list[PlanResult]:
         """Carry out all bundles; results in the order of bundles and of the plans in them.
@@ -58,16 +63,21 @@ class SparkRefiner:
             return runner.submit(self._run, session, tasks).result()
 
     def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
-        watch = _Watch(session, self._timeout_s)
+        pulse = self._answering()
+        watch = _Watch(session, self._timeout_s, pulse)
         try:
-            with watch:
+            with pulse, watch:
                 # One row per bundle. Only descriptors are distributed by this; a bundle's number is its Spark partition.
                 rows = [(number, bytearray(pack(task))) for number, task in enumerate(tasks)]
                 frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
                 answers = frame.select("task").mapInArrow(refine_batches, "result binary").collect()
         except PythonException as error:
             raise Halt(f"a worker could not do its task; it needs the same packages as the driver: {_last_line(error)}") from error
-        except (PySparkException, Py4JError, OSError) as error:
+        except (PySparkException, Py4JError, OSError, EOFError) as error:
+            if pulse.silent:
+                raise RetryLater(
+                    f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; the next run starts a new one"
+                ) from error
             if watch.overdue:
                 raise RetryLater(
                     f"the refinement job was cancelled after {self._timeout_s:g} s; plan smaller rounds, or look at the store"
@@ -79,13 +89,14 @@ class SparkRefiner:
 class _Watch:
     """Cancels what the thread that enters it starts on Spark, when the time is up."""
 
-    def __init__(self, session: SparkSession, timeout_s: float) -> None:
+    def __init__(self, session: SparkSession, timeout_s: float, pulse: Pulse) -> None:
         # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel nothing.
         context = session.sparkContext if hasattr(session, "sparkContext") else None
         self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
         self._cancel: Callable[[str], object] = session.interruptTag if context is None else context.cancelJobsWithTag
         self._remove: Callable[[str], object] = session.removeTag if context is None else context.removeJobTag
         self._timeout_s = timeout_s
+        self._pulse = pulse
         self._done = threading.Event()
         self.overdue = False
         self._thread = threading.Thread(target=self._cancel_late, name="refine-watch", daemon=True)
@@ -101,8 +112,13 @@ class _Watch:
             self._remove(_JOB_TAG)
 
     def _cancel_late(self) -> None:
-        wait_s = self._timeout_s
+        wait_s, cancelled_s = self._timeout_s, 0.0
         while not self._done.wait(wait_s):
+            if self.overdue:
+                cancelled_s += wait_s
+            if cancelled_s > self._pulse.timeout_s:
+                self._pulse.kill()  # It answers, but the job does not end; a task may hang.
+                return
             self.overdue = True
             wait_s = _CANCEL_EVERY_S  # A job that starts only now is not met by the first call.
             with contextlib.suppress(PySparkException, Py4JError, OSError):

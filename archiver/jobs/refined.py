@@ -44,6 +44,9 @@ class RefineTopic:
     """Partition spec of the table, named in each data file."""
     sort_order_id: int | None = 1
     """Sort order of the table, named in each data file."""
+    judged_to: Mapping[int, int] | None = None
+    """Per partition the offset from which on a record whose registry id is unknown cannot be judged, so that its plan must be tried again
+    (`archiver.jobs.known_ids`); None: there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class WrittenFile:
 
     archive: ArchiveFile
     data_file: DataFile
+    decode_errors: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """How many of its keys and values could not be decoded, by (`key` or `value`, `archiver.schema.causes.Cause`)."""
 
 
 @dataclass(frozen=True, slots=True)

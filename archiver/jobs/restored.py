@@ -4,6 +4,7 @@ A log that lost entries would give the same offsets to other records. What was m
 
 - a checkpoint beyond the log's end, or of entries that this log does not have;
 - an archive beyond the stable offset of its partition (for that never goes back), or of a topic that the log does not know;
+- an archive of a later epoch than the control log has had: each epoch is begun there before anything is made in it;
 - an intake file whose writer had read the log further than it reaches (its footer says how far). The files that came last into the store
   are looked at, of the hours around the newest that the log names and around the present, within bounds;
 - the witness of the metadata store itself, which refuses to append below it (`archiver/log/sqlite.py`);
@@ -27,17 +28,15 @@ from collections.abc import Callable, Iterator
 from heapq import nlargest
 from itertools import islice
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from archiver.errors import Corrupted, Halt, NotFound, Trimmed
 from archiver.ids import TopicId, TopicPartition
 from archiver.log.store import Log
 from archiver.objects.paths import ARCHIVE_PREFIX, CHECKPOINT_PREFIX, INTAKE_PREFIX, intake_hour_prefix, parse_archive_key, parse_intake_key
 from archiver.objects.store import ObjectInfo, ObjectStore
+from archiver.proto import control_log_pb2
 from intake.checkpoint_store import CheckpointStore, is_of_log
 from intake.fold import IntakeFold
-from intake.format import LOG_INDEX_KEY
+from intake.reader import log_index_of
 
 _HOUR_US = 3_600_000_000
 _HOURS_MAX = 24
@@ -46,11 +45,13 @@ _FILES_MAX = 64
 """So many files are looked into."""
 
 
-def check_log_is_newest(objects: ObjectStore, log: Log, read: Callable[[], IntakeFold], now_us: int) -> None:
-    """Raise `Halt`, naming the repair, if the data folder holds what this log cannot have led to. `read` reads the log to its tail."""
+def check_log_is_newest(objects: ObjectStore, log: Log, control: Log, read: Callable[[], IntakeFold], now_us: int) -> None:
+    """Raise `Halt`, naming the repair, if the data folder holds what these logs cannot have led to. `read` reads `log`, the intake log, to
+    its tail.
+    """
     before = read()
     checkpoints = CheckpointStore(objects).indexes()
-    archives = _archives(objects)
+    archives, newest = _archives(objects)
     farthest = _farthest_file(objects, before.newest_key, now_us) if before.next_index else None
     fold = read()
     if fold.next_index == 0:
@@ -64,6 +65,7 @@ def check_log_is_newest(objects: ObjectStore, log: Log, read: Callable[[], Intak
         raise Halt(f"{where} was written when the intake log had {farthest[0]} entries, but it ends at {fold.next_index}; {_REPAIR}")
     for tp, (end, key) in archives.items():
         _check_archive(objects, fold, tp, end, key)
+    _check_epoch(objects, control, *newest)
 
 
 def _check_folder_is_empty(objects: ObjectStore) -> None:
@@ -85,19 +87,31 @@ def _check_checkpoint(objects: ObjectStore, log: Log, indexes: list[int]) -> Non
         return
 
 
-def _archives(objects: ObjectStore) -> dict[TopicPartition, tuple[int, str]]:
-    """How far the archives of each partition reach, and the one that reaches farthest."""
+def _archives(objects: ObjectStore) -> tuple[dict[TopicPartition, tuple[int, str]], tuple[int, str]]:
+    """How far the archives of each partition reach, and the one that reaches farthest; the newest epoch of all, and one of it."""
     found: dict[TopicPartition, tuple[int, str]] = {}
+    newest = (0, "")
     for info in objects.list(ARCHIVE_PREFIX):
         archive = parse_archive_key(info.key)
         if archive is not None:
             tp = (TopicId(archive.topic_id), archive.partition)
             found[tp] = max(found.get(tp, (0, "")), (archive.end, info.key))
-    return found
+            newest = max(newest, (archive.epoch, info.key))
+    return found, newest
+
+
+def _check_epoch(objects: ObjectStore, control: Log, epoch: int, key: str) -> None:
+    """The control log's last entry has its newest epoch: whoever appends has read the one that deposed him (rule L1)."""
+    last = control.read(max(control.tail() - 1, control.floor()))
+    had = control_log_pb2.ControlEntry.FromString(last[-1].data).epoch if last else 0
+    if epoch > had:
+        raise Halt(f"{objects.uri(key)} was made in epoch {epoch}, but the control log has only come to epoch {had}; {_REPAIR}")
 
 
 def _check_archive(objects: ObjectStore, fold: IntakeFold, tp: TopicPartition, end: int, key: str) -> None:
     topic = fold.topics_by_id.get(tp[0])
+    if tp[0] in fold.deleted_topics:
+        return  # its archives stay
     if topic is None or tp[1] >= topic.partitions:
         raise Halt(f"{objects.uri(key)} is of a topic partition that the intake log does not know; {_REPAIR}")
     stable = fold.stable_offset(tp)
@@ -114,7 +128,7 @@ def _farthest_file(objects: ObjectStore, newest_key: str, now_us: int) -> tuple[
     A writer whose clock is behind makes keys that sort before the newest one of the log, so the store's own times decide which came last.
     """
     last = nlargest(_FILES_MAX, _recent_files(objects, newest_key, now_us), key=lambda info: (info.modified_us, info.key))
-    return max(((index, info.key) for info in last if (index := _log_index(objects, info.key)) is not None), default=None)
+    return max(((index, info.key) for info in last if (index := log_index_of(objects, info.key)) is not None), default=None)
 
 
 def _recent_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterator[ObjectInfo]:
@@ -129,16 +143,6 @@ def _recent_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterato
     chosen = list(hours) if len(hours) <= 3 * _HOURS_MAX else [*hours[: 2 * _HOURS_MAX], *hours[-_HOURS_MAX:]]
     for hour in chosen:
         yield from objects.list(intake_hour_prefix(hour * _HOUR_US))
-
-
-def _log_index(objects: ObjectStore, key: str) -> int | None:
-    """How far the writer of an intake file had read the log; None if the file does not say, or cannot be read."""
-    try:
-        with objects.open_input(key) as source:
-            stated = (pq.read_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
-        return int(stated)
-    except (NotFound, OSError, ValueError, pa.ArrowException):
-        return None
 
 
 _REPAIR = (

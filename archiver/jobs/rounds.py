@@ -10,7 +10,7 @@ round takes. Must never hold the backlog of a topic in memory: it may have milli
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,9 @@ from archiver.jobs.triggers import bytes_within, concurrent_limit, gaps_due, is_
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import parse_archive_key
+from archiver.settings_topics import ArchiveSettings
 from intake.backlog import Backlog, BacklogSummary
+from intake.fold import TopicState
 from intake.partition_state import Gap
 from intake.segments import SegmentRef
 from intake.window import WINDOW_BYTES, Window, look, windows
@@ -154,43 +156,85 @@ def _candidates(
     work: TopicWork, intake: Backlog, ledger: LedgerFold, now_us: int, limits: RoundLimits, skip: AbstractSet[TopicPartition]
 ) -> Iterator[_Candidate]:
     """The topic's partitions that are due, or have anything at all if `limits.everything`; also those with nothing but gaps."""
-    topic = ledger.topic(work.state.topic_id)
-    for partition in range(work.state.partitions):
-        tp = (work.state.topic_id, partition)
-        if (limits.partitions is not None and partition not in limits.partitions) or tp in skip:
-            continue
+    wanted = [
+        partition
+        for partition in range(work.state.partitions)
+        if (limits.partitions is None or partition in limits.partitions) and (work.state.topic_id, partition) not in skip
+    ]
+    for waiting in _waiting(work.state, work.archive, intake, ledger, now_us, wanted, everything=limits.everything):
+        yield _Candidate(work, waiting.partition, waiting.start, waiting.stable, waiting.summary, waiting.due)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A partition with a stable backlog."""
+
+    partition: int
+    start: int
+    stable: int
+    summary: BacklogSummary
+    due: bool
+
+
+def _waiting(
+    state: TopicState,
+    archive: ArchiveSettings,
+    intake: Backlog,
+    ledger: LedgerFold,
+    now_us: int,
+    partitions: Iterable[int],
+    *,
+    everything: bool = False,
+) -> Iterator[_Waiting]:
+    """Those of the partitions that have a stable backlog; raises `TopicHalted` if one is archived beyond the log."""
+    topic = ledger.topic(state.topic_id)
+    for partition in partitions:
+        tp = (state.topic_id, partition)
         start, stable = topic.planned_to(partition), intake.stable_offset(tp)
         if start > stable:
             raise TopicHalted(
-                work.name,
+                state.name,
                 f"partition {partition} is archived up to offset {start}, but the intake log ends at {stable}: the metadata store is older "
                 "than the archives (a restored copy?); nothing is archived until it is the newest again",
             )
         if start == stable:
             continue
         summary = intake.summary(tp, start)
-        if limits.everything:
+        if everything:
             due = True
         elif summary.rows == 0:
-            due = gaps_due(topic.written_us, now_us, work.archive)
+            due = gaps_due(topic.written_us, now_us, archive)
         else:
-            opened_at_us = partial(_opened_at_us, intake, tp, start, stable, summary, work.archive.min_bytes)
-            due = is_due(summary, opened_at_us, now_us, work.archive)
-        yield _Candidate(work, partition, start, stable, summary, due)
+            opened = partial(opened_at_us, intake, tp, start, stable, summary, archive.min_bytes)
+            due = is_due(summary, opened, now_us, archive)
+        yield _Waiting(partition, start, stable, summary, due)
 
 
-def _opened_at_us(intake: Backlog, tp: TopicPartition, start: int, stable: int, summary: BacklogSummary, min_bytes: int) -> int:
+def stirs(state: TopicState, archive: ArchiveSettings, intake: Backlog, ledger: LedgerFold, now_us: int) -> bool:
+    """Is there anything to do for the topic now: a partition that is due, or archives that are in no table yet?
+
+    Costs some look-ups per partition and opens nothing. What keeps it from being told is something to do as well: a round says what it is.
+    """
+    if ledger.topic(state.topic_id).pending_by_id:
+        return True
+    try:
+        return any(waiting.due for waiting in _waiting(state, archive, intake, ledger, now_us, range(state.partitions)))
+    except (Halt, InvalidInput):
+        return True
+
+
+def opened_at_us(intake: Backlog, tp: TopicPartition, start: int, stable: int, summary: BacklogSummary, min_bytes: int) -> int:
     """Accept time of the segment with which the bytes of [start, stable) reach `min_bytes`; of the last one if they never do."""
     if min_bytes <= 0:
         return summary.first_accept_us
-    total = opened_at_us = 0
+    total = reached_us = 0
     for window in windows(intake, tp, start, stable, min(min_bytes, WINDOW_BYTES)):
         for segment in window.segments:
             total += bytes_within(segment, start, stable)
-            opened_at_us = segment.accept_max_us
+            reached_us = segment.accept_max_us
             if total >= min_bytes:
-                return opened_at_us
-    return opened_at_us
+                return reached_us
+    return reached_us
 
 
 def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_left: int) -> Window:

@@ -2,6 +2,7 @@
 
 One call of `ArchiveRun.run` takes the lease, starts an epoch, settles what an earlier leader left behind, and carries out one round (or as
 many as it takes until nothing stable is left). Order of writes in a round: archives → DATA_WRITTEN → the table's swap → COMMIT_TO_TABLE.
+While a catalog is away the last two wait: archives are written up to a bound (`waiting.py`), and the first round after its return commits.
 It can be killed at any step; the next run goes on from what is in the logs and the table. A topic that cannot go on is reported and left
 out; the others continue. A newer leader ends the run (`Deposed`).
 
@@ -18,35 +19,39 @@ import logging
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from archiver.catalog.commit import CommitOutcome, Committer
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, ConfigInvalid, Deposed, Halt, InvalidInput, NotFound, RetryLater, TopicHalted
+from archiver.errors import ArchiverError, CatalogAway, ConfigInvalid, Deposed, Halt, InvalidInput, RetryLater, TopicHalted
 from archiver.ids import IdSource, TopicId, TopicPartition
 from archiver.jobs.bundle import bundle
+from archiver.jobs.known_ids import KnownIds, ends
+from archiver.jobs.looks import Looks
 from archiver.jobs.plan import Plan, PlanKey
 from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
-from archiver.jobs.report import ArchiveReport, TopicReport
-from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, known_gaps, path_used, valid_through_us
+from archiver.jobs.report import ArchiveReport, CommitEnd, CommitTry, TopicReport, commit_end
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, known_gaps, path_used, stirs, valid_through_us
+from archiver.jobs.scope import Scope, check_scope
 from archiver.jobs.topic_setup import TopicSetup, TopicWork
+from archiver.jobs.waiting import room, within
+from archiver.jobs.waiting import told as told_of_waiting
 from archiver.ledger.bridge import Written
 from archiver.ledger.leader import Leader
-from archiver.log.lease import Lease
-from archiver.settings import Settings
+from archiver.ledger.leadership import Leadership
+from archiver.schema.causes import told
+from archiver.settings import Settings, TopicSettings
+from archiver.wording import counted
 from intake.accept_clock import AcceptClock
 from intake.backlog import Backlog
 from intake.sequencer import Sequencer
 
 _log = logging.getLogger(__name__)
-
-Scope = tuple[str, frozenset[int] | None]
-"""A topic's name and some of its partitions (None: all)."""
 
 FRUITLESS_ROUNDS_MAX = 3
 """Rounds in a row that may pass without anything written or committed: files that can no longer enter a table are killed and made anew."""
@@ -62,8 +67,7 @@ class Parts:
     settings: Settings
     cluster_id: str
     sequencer: Sequencer
-    leader: Leader
-    lease: Lease
+    leadership: Leadership
     setup: TopicSetup
     publisher: Publisher
     committer: Callable[[Tables], Committer]
@@ -75,6 +79,13 @@ class Parts:
     clock: Clock
     ids: IdSource
     progress: Callable[[str], None]
+    times: AcceptClock | None = None
+    """The process's view of the time; None: one that begins with the run."""
+
+    @property
+    def leader(self) -> Leader:
+        """The way into the control log."""
+        return self.leadership.leader
 
 
 class ArchiveRun:
@@ -83,14 +94,23 @@ class ArchiveRun:
     def __init__(self, parts: Parts) -> None:
         intake = parts.settings.intake
         self._parts = parts
-        self._times = AcceptClock(parts.clock, intake.clock_skew_max, intake.clock_settle)
+        self._times = parts.times or AcceptClock(parts.clock, intake.clock_skew_max, intake.clock_settle)
         self._report = ArchiveReport()
         self._halted: set[str] = set()
         self._broken: set[TopicPartition] = set()
+        self._ids = KnownIds()
+        self._aways: dict[str, CatalogAway] = {}
 
-    def run(self, scope: Scope | None = None, *, everything: bool = False) -> ArchiveReport:
+    @property
+    def report(self) -> ArchiveReport:
+        """What the newest run has done so far, also when it raised."""
+        return self._report
+
+    def run(self, scope: Scope | None = None, *, everything: bool = False, looks: Looks | None = None) -> ArchiveReport:
         """One round of what is due, or with `everything` rounds until nothing stable is left.
 
+        With `looks`, a daemon's, only topics are prepared of which something is due or pending, and those that were not ready when they
+        were last looked at; if there is none, nothing is written anywhere: no tick, and no epoch.
         Raises `LeaseHeld` if another process archives, `NotFound` for an unknown topic or partition in `scope`, `Deposed` if a newer
         leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached, `RetryLater` too if the clock runs ahead. What concerns
         one topic only is in the report.
@@ -99,17 +119,22 @@ class ArchiveRun:
         self._report = ArchiveReport()
         self._halted.clear()
         self._broken.clear()
-        self._check_scope(scope)
-        parts.lease.acquire()
-        try:
-            self._report.epoch = parts.leader.take_over()
-            works = self._prepare(scope)
+        self._aways.clear()
+        check_scope(scope, parts.settings.topics)
+        with parts.leadership.turn("archiving"):
+            chosen = self._choose(scope, looks)
+            if not chosen and looks is not None:
+                self._report.epoch = parts.leader.fold.epoch
+                return self._report
+            self._report.epoch = parts.leadership.lead()
+            works = self._prepare(chosen)
             for work in works:
                 self._guard(work, partial(self._settle, work))
             self._rounds(works, self._limits(scope, everything))
-            self._tell_waiting(works)
-        finally:
-            parts.lease.release()
+            self._tell_waiting(works, chosen)
+        if looks is not None:
+            for item in self._report.topics.values():
+                looks.ended(item.topic, item.state)
         return self._report
 
     def _rounds(self, works: Sequence[TopicWork], limits: RoundLimits) -> None:
@@ -124,8 +149,8 @@ class ArchiveRun:
             if self._parts.leader.fold.topic(work.state.topic_id).killed:
                 self._report.of(work.name).defer("archives were made that could not enter the table, several times over; run it again")
 
-    def _tell_waiting(self, works: Sequence[TopicWork]) -> None:
-        """Say how much of each topic is left, what holds it back, and for an idle one why."""
+    def _tell_waiting(self, works: Sequence[TopicWork], chosen: Sequence[TopicSettings]) -> None:
+        """Say how much of each chosen topic is left, what holds it back, and for an idle one why."""
         parts = self._parts
         intake, now_us = parts.sequencer.backlog(), parts.clock.now_us()
         for work in works:
@@ -134,24 +159,22 @@ class ArchiveRun:
             for trouble in troubles(work.name, found):
                 report.halt(trouble)
             report.waiting, _ = whole_backlog(found)
+            self._tell_away(work, report)
             if report.waiting and report.state == "idle":
                 quiet, delay = work.archive.idle_max, work.archive.complete_delay_max
                 report.why = f"not due yet: after {quiet:g} s without a new record, or {delay:g} s after the first; --all archives at once"
             report.hold({position.partition: position.held for position in found if position.held is not None}, now_us)
+            report.tell_notes()
+        for name in {topic.name for topic in chosen} - {work.name for work in works}:  # those that could not be made ready
+            state = intake.topics_by_name.get(name)
+            if state is not None:
+                self._report.of(name).waiting, _ = whole_backlog(positions(intake, parts.leader.fold, state.topic_id))
 
-    def _check_scope(self, scope: Scope | None) -> None:
-        if scope is None:
-            return
-        name, partitions = scope
-        settings = self._parts.settings.topic(name)
-        if settings is None:
-            known = ", ".join(topic.name for topic in self._parts.settings.topics) or "none"
-            raise NotFound(f"there is no topic {name} in the configuration; it has {known}")
-        beyond = sorted(partition for partition in partitions or () if partition >= settings.partitions)
-        if beyond:
-            raise NotFound(
-                f"topic {name} has no partition {beyond[0]}; it has {settings.partitions} partitions, 0 to {settings.partitions - 1}"
-            )
+    def _tell_away(self, work: TopicWork, report: TopicReport) -> None:
+        """Say what waits for a table whose catalog is away; nothing of a topic that was committed before it went."""
+        away, ledger = self._away(work), self._parts.leader.fold.topic(work.state.topic_id)
+        if work.table is not None and away is not None and (work.table.away is not None or ledger.pending_by_id):
+            report.defer(told_of_waiting(ledger, work.archive.pending_files_max, away))
 
     def _limits(self, scope: Scope | None, everything: bool) -> RoundLimits:
         return RoundLimits(
@@ -161,18 +184,40 @@ class ArchiveRun:
             partitions=None if scope is None else scope[1],
         )
 
-    def _prepare(self, scope: Scope | None) -> list[TopicWork]:
-        """The topics in scope that can be archived, ready."""
+    def _worth_preparing(self, topic: TopicSettings, looks: Looks) -> bool:
+        """Whether a daemon has something to do for the topic; only asked of those whose look is due."""
+        parts = self._parts
+        now_us, archive = parts.clock.now_us(), parts.settings.archive_for(topic)
+        if not looks.due(topic.name, now_us, archive.start_delay_max):
+            return False
+        looks.looked(topic.name, now_us)
+        intake = parts.sequencer.backlog()
+        state = intake.topics_by_name.get(topic.name)
+        return state is None or not looks.whole(topic.name) or stirs(state, archive, intake, parts.leader.fold, now_us)
+
+    def _choose(self, scope: Scope | None, looks: Looks | None) -> list[TopicSettings]:
+        """The topics in scope that are archived, in the order of their names; of a daemon's round those that are worth it."""
+        topics = [topic for topic in self._parts.settings.topics if scope is None or topic.name == scope[0]]
+        topics = sorted((topic for topic in topics if topic.archive.kind != "none"), key=lambda topic: topic.name)
+        if looks is None:
+            return topics
+        self._parts.leader.refresh()
+        return [topic for topic in topics if self._worth_preparing(topic, looks)]
+
+    def _prepare(self, chosen: Sequence[TopicSettings]) -> list[TopicWork]:
+        """Those of the topics that can be archived, ready."""
         parts = self._parts
         parts.sequencer.refresh()
         works: list[TopicWork] = []
-        for settings in sorted(parts.settings.topics, key=lambda topic: topic.name):
-            if settings.archive.kind == "none" or (scope is not None and settings.name != scope[0]):
-                continue
+        for settings in chosen:
             self._report.of(settings.name)
             try:
                 state = parts.sequencer.declare_topic(settings.name, settings.partitions)
-                works.append(parts.setup.prepare(settings, parts.settings.archive_for(settings), state))
+                reached = ends(parts.sequencer.backlog(), state.topic_id, state.partitions)
+                work = parts.setup.prepare(settings, parts.settings.archive_for(settings), state, self._aways)
+                self._ids.prepared(work, reached)
+                self._report.of(settings.name).notes = [one.note for one in work.fetched if one is not None and one.note is not None]
+                works.append(work)
             except Deposed:
                 raise
             except ArchiverError as error:
@@ -203,8 +248,8 @@ class ArchiveRun:
 
     def _settle(self, work: TopicWork) -> None:
         """Rule T1: before the first plan of an epoch, record what of the inherited files is in the table and what never can be."""
-        if work.table is None:
-            return
+        if work.table is None or self._away(work) is not None:
+            return  # without this look more may be planned than is needed; nothing wrong comes of it
         outcome = self._parts.committer(work.table.tables).settle(work.table.target, self._gaps(work))
         if outcome is not None:
             self._tell(work, outcome)
@@ -229,12 +274,14 @@ class ArchiveRun:
         parts.leader.check()
         intake = parts.sequencer.backlog()
         planned = self._plan(able, intake, limits)
-        inherited = [work for work in able if parts.leader.fold.topic(work.state.topic_id).pending]
+        inherited = [work for work in able if self._away(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id]
         if not planned.plans and not inherited:
             return False
+        # Before the round is in the ledger: where Spark cannot start, a daemon would begin one with every tick.
+        cores = parts.cores() if any(not plan.gap_only for plan in planned.plans) else 0
         self._report.rounds += 1
         commit_id = parts.publisher.round_started()
-        written = self._refine(able, planned.plans)
+        written = self._refine(able, planned.plans, cores)
         took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
         due = [work for work in able if work.state.topic_id in took]
         for work in due:
@@ -243,7 +290,7 @@ class ArchiveRun:
                 self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
         parts.publisher.round_written(commit_id, due)
         for work in due:
-            if work.table is None:
+            if work.table is None or self._away(work) is not None:
                 self._count(work, None)
             else:
                 self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
@@ -296,24 +343,39 @@ class ArchiveRun:
             planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
         for halted in planned.halted:
             self._note(halted.topic, halted)
-        return planned
+        away = [work for work in works if self._away(work) is not None]
+        rooms = {work.name: room(parts.leader.fold.topic(work.state.topic_id), work.archive.pending_files_max) for work in away}
+        return replace(planned, plans=within(planned.plans, rooms)) if rooms else planned
 
-    def _refine(self, works: Sequence[TopicWork], plans: Sequence[Plan]) -> dict[TopicId, list[Written]]:
+    def _away(self, work: TopicWork) -> str | None:
+        """Why the topic's catalog cannot be asked, as it was found in this run; None as far as is known, and for topics without a table."""
+        if work.table is None or work.table.away is not None:
+            return None if work.table is None else work.table.away
+        found = self._aways.get(work.table.catalog)
+        return None if found is None else str(found)
+
+    def _refine(self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int) -> dict[TopicId, list[Written]]:
         """Refine the plans; per topic the files that continue their partition's chain, in offset order. Gaps alone need no worker."""
-        return self._chain(plans, self._refine_records(works, [plan for plan in plans if not plan.gap_only]))
+        return self._chain(plans, self._refine_records(works, [plan for plan in plans if not plan.gap_only], cores))
 
-    def _refine_records(self, works: Sequence[TopicWork], plans: Sequence[Plan]) -> dict[PlanKey, PlanResult]:
+    def _refine_records(self, works: Sequence[TopicWork], plans: Sequence[Plan], cores: int) -> dict[PlanKey, PlanResult]:
         if not plans:
             return {}
         parts = self._parts
-        bundles = bundle(plans, parts.cores(), parts.settings.spark.task_bytes, parts.options.open_writers_max)
-        topics = {work.state.topic_id: RefineTopic(work.state.topic_id, work.name, work.schema, work.granularity) for work in works}
+        bundles = bundle(plans, cores, parts.settings.spark.task_bytes, parts.options.open_writers_max)
+        topics = {work.state.topic_id: self._refine_topic(work, plans) for work in works}
         rows = sum(plan.rows for plan in plans)
         parts.progress(
-            f"refining {rows:,} records of {len({plan.topic_id for plan in plans})} topics: {len(plans)} plans in {len(bundles)} tasks"
+            f"refining {counted(rows, 'record')} of {counted(len({plan.topic_id for plan in plans}), 'topic')}: "
+            f"{counted(len(plans), 'plan')} in {counted(len(bundles), 'task')}"
         )
         job = RefineJob(parts.cluster_id, parts.settings.data.uri, parts.leader.fold.epoch, topics, bundles, parts.options)
         return {result.plan_key: result for result in parts.refine(job)}
+
+    def _refine_topic(self, work: TopicWork, plans: Sequence[Plan]) -> RefineTopic:
+        topic_id = work.state.topic_id
+        judged_to = self._ids.judged_to(topic_id, {plan.partition for plan in plans if plan.topic_id == topic_id})
+        return RefineTopic(topic_id, work.name, work.schema, work.granularity, judged_to=judged_to)
 
     def _chain(self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]) -> dict[TopicId, list[Written]]:
         """Drop what lies behind a plan that failed: it would not start where the partition's archives end."""
@@ -339,6 +401,8 @@ class ArchiveRun:
                 self._parts.progress(f"{plan.topic}: {report.state}: {why}")
             else:
                 _take(report, written[plan.topic_id], [(item.archive, item.data_file) for item in result.files])
+                for item in result.files:
+                    report.not_decoded(told(item.decode_errors))
         return written
 
     def _commit(self, commit_id: bytes, work: TopicWork, intake: Backlog, tick_us: int) -> None:
@@ -348,7 +412,18 @@ class ArchiveRun:
         ledger = parts.leader.fold.topic(work.state.topic_id)
         reached = {partition: ledger.planned_to(partition) for partition in range(work.state.partitions)}
         through_us = valid_through_us(work, intake, reached, tick_us)
-        outcome = parts.committer(table.tables).commit(table.target, uuid.UUID(bytes=commit_id), through_us, gaps=self._gaps(work))
+        committer, began_s = parts.committer(table.tables), parts.clock.monotonic_s()
+        end: CommitEnd = "halted"  # by an error of a kind that nobody expected
+        try:
+            outcome = committer.commit(table.target, uuid.UUID(bytes=commit_id), through_us, gaps=self._gaps(work))
+            end = "committed" if outcome is not None and outcome.committed else "nothing"
+        except ArchiverError as error:
+            end = commit_end(error)
+            if isinstance(error, CatalogAway):
+                self._aways[table.catalog] = error
+            raise
+        finally:
+            self._report.committing(CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end))
         if outcome is not None:
             self._tell(work, outcome)
             parts.publisher.table_committed(commit_id, work, outcome)
@@ -360,8 +435,8 @@ class ArchiveRun:
             report.state = "archived"
         report.snapshot_id = snapshot_id
         self._parts.progress(
-            f"{work.name}: {report.rows:,} records in {report.archives} archives"
-            + (f", {report.gaps:,} offsets of aborted transactions passed over" if report.gaps else "")
+            f"{work.name}: {counted(report.rows, 'record')} in {counted(report.archives, 'archive')}"
+            + (f", {counted(report.gaps, 'offset')} of aborted transactions passed over" if report.gaps else "")
             + (f", snapshot {snapshot_id}" if snapshot_id else "")
         )
 

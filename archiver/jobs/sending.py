@@ -78,6 +78,8 @@ class Sending:
         """
         self._writer = writer
         self._through: Sends = through or writer
+        self.elsewhere = 0
+        """Records that were handed over for another topic than their own, because they do not decode."""
         self._broken: str | None = None
         """Why the input as a whole cannot be stored: the first reason."""
         self._tell = tell
@@ -122,7 +124,9 @@ class Sending:
 
     def _send(self, item: Input) -> None:
         try:
-            self._waiting.put(self._through.send(item.topic, item.record, item.partition))
+            pending = self._through.send(item.topic, item.record, item.partition)
+            self.elsewhere += pending.topic != item.topic
+            self._waiting.put(pending)
         except InvalidInput as error:
             self._broken = self._broken or f"{item.where} was refused: {error}"
             self._waiting.put(Sent(item.topic, item.partition, None, "failed", f"{item.where}: {error}", refused=True))
@@ -154,7 +158,7 @@ class Sending:
                 if last_wait:
                     return Sent(item.topic, item.partition, None, "unknown", str(error))
                 continue
-            return Sent(told.topic, told.partition, told.offset, told.outcome, told.error)
+            return Sent(told.topic, told.partition, told.offset, told.outcome, told.error, told.refused)
 
 
 @dataclass(frozen=True, slots=True)

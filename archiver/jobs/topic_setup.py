@@ -1,20 +1,26 @@
 """What stands between a configured topic and its first plan: schema, table, and the proof that both are the topic's own.
 
 Promises that the column layout in force is in the ledger before any archive is made with it, with the field ids that the catalog really
-assigned. Whether a table is the topic's own is judged in `catalog/identity.py`.
+assigned, and that the table has its columns. While a catalog is away, what the ledger knows of a table is enough to go on with the columns
+that it has (`waiting.py`). Whether a table is the topic's own is judged in `catalog/identity.py`, what a newer schema means for its columns
+in `schema/state.py`, and how the table gets them in `catalog/evolve.py`.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from archiver import failpoints
-from archiver.catalog.identity import TableTarget, ensure_table
-from archiver.catalog.tables import Identifier, Tables, parse_identifier
-from archiver.errors import Halt, TopicHalted
+from archiver.catalog.commit import CommitLimits
+from archiver.catalog.evolve import TableEvolution
+from archiver.catalog.identity import TableTarget, ensure_table, load_table
+from archiver.catalog.tables import Identifier, Tables, TableView, parse_identifier
+from archiver.clock import Clock
+from archiver.errors import CatalogAway, Halt, RetryLater, TopicHalted
+from archiver.jobs.waiting import check_granularity, check_known
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
@@ -22,9 +28,9 @@ from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.once import create_once
 from archiver.objects.paths import Granularity
 from archiver.objects.store import ObjectStore
-from archiver.schema.descriptors import Source, load_source
-from archiver.schema.state import TopicSchema, adopt_table_ids, decide
-from archiver.settings import ArchiveSettings, SchemaSettings, TopicSettings
+from archiver.registry.fetched import Fetch, Fetched
+from archiver.schema.state import Decision, TopicSchema, decide
+from archiver.settings import ArchiveSettings, TopicSettings
 from intake.fold import TopicState
 
 
@@ -34,9 +40,18 @@ class TopicTable:
 
     catalog: str
     """The catalog's name in the configuration."""
-    tables: Tables
+    opened: Tables | None
+    """None only while the catalog is away."""
     target: TableTarget
     uuid: uuid.UUID
+    away: str | None = None
+    """Why the catalog could not be asked: the table is as the ledger last saw it, and nothing may be committed to it. None: it answered."""
+
+    @property
+    def tables(self) -> Tables:
+        """The catalog, once it has answered."""
+        assert self.opened is not None, "a catalog that is away is not asked"
+        return self.opened
 
     @property
     def identifier(self) -> Identifier:
@@ -55,6 +70,13 @@ class TopicWork:
     granularity: Granularity
     table: TopicTable | None
     """None for kind parquet: archives without a table."""
+    fetched: tuple[Fetched | None, Fetched | None] = (None, None)
+    """What was fetched for key and value."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the registry ids in `schema` are all there are, as `Fetched.complete`."""
+        return all(one is None or one.complete for one in self.fetched)
 
     @property
     def name(self) -> str:
@@ -62,62 +84,118 @@ class TopicWork:
         return self.state.name
 
 
-def load_sources(topic: TopicSettings) -> tuple[Source | None, Source | None]:
-    """The descriptors of key and value that the configuration names; raises `ConfigInvalid`."""
-    return _load(topic.key), _load(topic.value)
+def fetch_schemas(topic: TopicSettings, known: TopicSchema | None, fetch: Fetch) -> tuple[Fetched | None, Fetched | None]:
+    """The newest schemas of key and value, None for what the configuration gives none; `known` is the newest in the ledger.
+
+    Raises as `Fetch`.
+    """
+    key = None if topic.key is None else fetch(topic.key, None if known is None else known.key)
+    value = None if topic.value is None else fetch(topic.value, None if known is None else known.value)
+    return key, value
 
 
-def _load(settings: SchemaSettings | None) -> Source | None:
-    return None if settings is None else load_source(settings.descriptor_set, settings.message)
+def recorded_schemas(ledger: TopicLedger) -> tuple[TopicSchema, ...]:
+    """Every version that the ledger records, the oldest first."""
+    return tuple(TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items()))
+
+
+def decide_schema(
+    topic: str, history: Sequence[TopicSchema], fetched: tuple[Fetched | None, Fetched | None], view: TableView | None
+) -> Decision:
+    """What the fetched schemas mean for the topic's columns; `view` is its table, None if it has none (yet). Raises `ConfigInvalid`."""
+    key, value = (None if one is None else one.source for one in fetched)
+    return decide(topic, history, key, value, 0 if view is None else view.last_column_id)
 
 
 class TopicSetup:
     """Makes topics ready, one at a time."""
 
-    def __init__(self, cluster: ClusterIdentity, objects: ObjectStore, leader: Leader, tables: Callable[[str], Tables]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterIdentity,
+        objects: ObjectStore,
+        leader: Leader,
+        tables: Callable[[str], Tables],
+        fetch: Fetch,
+        limits: CommitLimits,
+        clock: Clock,
+    ) -> None:
+        """`limits` bound the tries to change a table's columns."""
         self._cluster = cluster
         self._objects = objects
         self._leader = leader
         self._tables = tables
+        self._fetch = fetch
+        self._limits = limits
+        self._clock = clock
 
-    def prepare(self, settings: TopicSettings, archive: ArchiveSettings, state: TopicState) -> TopicWork:
-        """Schema and table of one topic, created if this is the first time.
+    def prepare(
+        self, settings: TopicSettings, archive: ArchiveSettings, state: TopicState, aways: dict[str, CatalogAway] | None = None
+    ) -> TopicWork:
+        """Schema and table of one topic; the table is created if this is the first time, and gets new columns if the schema has changed.
 
-        Raises `TopicHalted`, `ConfigInvalid`, or what a catalog raises.
+        With `aways`, a topic whose table the ledger knows is made ready also while its catalog cannot be asked; catalogs found to be away
+        are put into it, and not asked again. Raises `TopicHalted`, `ConfigInvalid`, `Deposed`, or what a fetch or a catalog raises.
         """
-        key, value = load_sources(settings)
         ledger = self._leader.fold.topic(state.topic_id)
         _check_kind(settings, ledger)
-        entry = ledger.schemas.get(ledger.schema_version)
-        known = None if entry is None else TopicSchema.from_entry(entry)
-        schema = decide(settings.name, known, key, value)
-        if schema != known:
-            self._check_size(settings.name, state, schema)
+        history = recorded_schemas(ledger)
+        fetched = fetch_schemas(settings, history[-1] if history else None, self._fetch)
         granularity = settings.archive.partition_by[0]
         table: TopicTable | None = None
         if settings.archive.kind == "iceberg":
-            table, schema = self._table(settings, state, schema, granularity, ledger.table_uuid)
-        self._write_identity(state)
-        if schema != known:
-            self._record(state, schema)
-        return TopicWork(settings, archive, state, schema, granularity, table)
+            table, schema = self._with_table(settings, state, history, fetched, aways)
+        else:
+            schema = decide_schema(settings.name, history, fetched, None).schema
+            self._write_identity(state)
+            if schema not in history:
+                self._record(state, schema)
+        return TopicWork(settings, archive, state, schema, granularity, table, fetched)
 
-    def _table(
-        self, settings: TopicSettings, state: TopicState, schema: TopicSchema, granularity: Granularity, known_uuid: uuid.UUID | None
+    def _with_table(
+        self,
+        settings: TopicSettings,
+        state: TopicState,
+        history: Sequence[TopicSchema],
+        fetched: tuple[Fetched | None, Fetched | None],
+        aways: dict[str, CatalogAway] | None,
     ) -> tuple[TopicTable, TopicSchema]:
+        """The topic's table, and the recorded schema whose columns it has."""
         catalog = settings.archive.catalog or ""
-        tables = self._tables(catalog)
+        ledger = self._leader.fold.topic(state.topic_id)
         target = TableTarget(
             topic=state.name,
             topic_id=state.topic_id,
             cluster_id=self._cluster.cluster_id,
             identifier=parse_identifier(settings.archive.table or ""),
             partitions=state.partitions,
-            granularity=granularity,
+            granularity=settings.archive.partition_by[0],
             location=self._objects.uri(paths.table_prefix(state.topic_id)),
         )
-        view = ensure_table(tables, target, known_uuid, schema.iceberg_json)
-        return TopicTable(catalog, tables, target, view.uuid), adopt_table_ids(schema, view.schema_json)
+        try:
+            if aways is not None and catalog in aways:
+                raise aways[catalog]
+            tables = self._tables(catalog)
+            view = load_table(tables, target, ledger.table_uuid)
+        except RetryLater as error:
+            if aways is None:
+                raise
+            if isinstance(error, CatalogAway):
+                aways[catalog] = error
+            schema = decide_schema(settings.name, history, fetched, None).schema
+            check_known(settings.name, ledger, schema, history, error)
+            check_granularity(settings.name, ledger, self._objects, target.granularity)
+            assert ledger.table_uuid is not None, "it is known"
+            return TopicTable(catalog, None, target, ledger.table_uuid, str(error)), schema
+        schema = decide_schema(settings.name, history, fetched, view).schema
+        if schema not in history:
+            self._check_size(state, schema)
+        if view is None:
+            view = ensure_table(tables, target, ledger.table_uuid, schema.iceberg_json)
+        self._write_identity(state)
+        evolution = TableEvolution(tables, self._leader, self._limits, self._clock)
+        schema = evolution.bring(target, view, schema, history, ledger.written_version, lambda version: self._record(state, version))
+        return TopicTable(catalog, tables, target, view.uuid), schema
 
     def _write_identity(self, state: TopicState) -> None:
         """`topic.json`: so that a bucket alone says which topic a folder holds."""
@@ -134,15 +212,19 @@ class TopicSetup:
             create_once(self._objects, key, json.dumps(document, indent=2).encode() + b"\n")
             failpoints.reach("identity.upload.after")
 
-    def _check_size(self, topic: str, state: TopicState, schema: TopicSchema) -> None:
+    def _check_size(self, state: TopicState, schema: TopicSchema) -> None:
         """Refuse a schema that does not fit into an entry before anything is created for it."""
+        messages = ", ".join(
+            f"{name} {side.message}" for name, side in zip(("key", "value"), schema.sides(), strict=True) if side is not None
+        )
         try:
-            self._leader.check_size(schema.to_entry(bytes.fromhex(state.topic_id)), f"the schema of topic {topic}")
+            what = f"the schema of topic {state.name} ({messages or 'no messages'}, version {schema.version})"
+            self._leader.check_size(schema.to_entry(bytes.fromhex(state.topic_id)), what)
         except Halt as error:
-            raise TopicHalted(topic, str(error)) from error
+            raise TopicHalted(state.name, str(error)) from error
 
     def _record(self, state: TopicState, schema: TopicSchema) -> None:
-        self._check_size(state.name, state, schema)
+        self._check_size(state, schema)
         failpoints.reach("schema.append.before")
         self._leader.append(schema.to_entry(bytes.fromhex(state.topic_id)))
         failpoints.reach("schema.append.after")

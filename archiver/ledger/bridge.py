@@ -1,6 +1,7 @@
 """Between control-topic events and ledger entries.
 
-What is too large for one entry becomes several. Each of them holds by itself, because a leader may die between any two.
+What is too large for one entry, or for one event on a broker, becomes several. Each of them holds by itself, because a leader may die
+between any two.
 
 An event's Avro schema text is most of its bytes and nearly always the same, so the ledger stores each text once and an event as the text's
 hash and the datum. Promises that `event_bytes` gives back exactly the bytes the codec made. Must never let an entry name a text that is not
@@ -23,9 +24,13 @@ from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Body, Leader
 from archiver.proto import control_log_pb2 as pb
+from archiver.settings_groups import EventSettings
 
 TEXT_BYTES_MAX = 64 * 1024
 """Of a schema text. The event's length field has 16 bits, so one byte less is the real limit."""
+
+EVENTS = EventSettings()
+"""How events are written unless the settings say otherwise."""
 
 Written = tuple[ArchiveFile, DataFile | None]
 """An archive and what the table is told about it; None for a range of gaps."""
@@ -50,10 +55,12 @@ def intern(leader: Leader, text: bytes, what: str) -> bytes:
     return digest
 
 
-def event_message(leader: Leader, event: Event, partition_fields: Sequence[PartitionField], what: str) -> pb.Event:
-    """The stored form of `event`; its schema text is in the log when this returns."""
+def event_message(
+    leader: Leader, event: Event, partition_fields: Sequence[PartitionField], what: str, *, table_uuid: bool = EVENTS.table_uuid
+) -> pb.Event:
+    """The stored form of `event`; its schema text is in the log when this returns. `table_uuid` is `events.table_uuid`."""
     try:
-        text, datum = codec.split(codec.encode(event, partition_fields))
+        text, datum = codec.split(codec.encode(event, partition_fields, table_uuid=table_uuid))
     except InvalidInput as error:
         raise Halt(f"{what}: its control event cannot be written: {error}") from error
     return pb.Event(text_sha256=intern(leader, text, what), datum=datum)
@@ -78,8 +85,10 @@ def append_files_written(
     table_uuid: uuid.UUID | None,
     last_sequence_number: int,
     what: str,
+    events: EventSettings = EVENTS,
 ) -> list[int]:
-    """Append DATA_WRITTEN for the files, in order, as one entry or as many as `entry_bytes_max` asks for; returns their indexes.
+    """Append DATA_WRITTEN for the files, in order, as one entry or as many as the limits of entries and events ask for; returns their
+    indexes.
 
     `make_event` builds the event of a part from its data files; None for a topic without a table. Each entry is a commit point of its own:
     if a later one fails, the earlier files are pending all the same. Raises what `Leader.append` raises; `Halt` if one file alone is too
@@ -96,12 +105,14 @@ def append_files_written(
         )
         if make_event is not None:
             event = make_event([data_file for _, data_file in part if data_file is not None])
-            body.event.CopyFrom(event_message(leader, event, partition_fields, what))
+            body.event.CopyFrom(event_message(leader, event, partition_fields, what, table_uuid=events.table_uuid))
         return body
 
     if not written:
         return []
-    return append_in_parts(leader, written, lambda part, _: message(part), lambda item: f"{what}: archive {item[0].key}")
+    return append_in_parts(
+        leader, written, lambda part, _: message(part), lambda item: f"{what}: archive {item[0].key}", event_bytes_max=events.bytes_max
+    )
 
 
 def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int]:
@@ -133,24 +144,44 @@ def append_table_committed(leader: Leader, whole: pb.TableCommitted) -> list[int
 
 
 def append_in_parts(
-    leader: Leader, items: Sequence[Item], message: Callable[[Sequence[Item], bool], Body], what: Callable[[Item], str]
+    leader: Leader,
+    items: Sequence[Item],
+    message: Callable[[Sequence[Item], bool], Body],
+    what: Callable[[Item], str],
+    *,
+    event_bytes_max: int = EVENTS.bytes_max,
 ) -> list[int]:
     """Append entries that say `items`, in order, as few as halving finds; returns their indexes.
 
     `message` makes the body of a part; it is told whether the part is the last one. There is an entry even if there is no item. Raises
-    what `Leader.append` raises; `Halt` with `what` of the item if one alone is too large.
+    what `Leader.append` raises; `Halt` with `what` of the item if one alone is too large for an entry, or its event for a broker.
     """
     indexes: list[int] = []
     at, size = 0, max(1, len(items))
     while True:
         last = at + size >= len(items)
         body = message(items[at : at + size], last)
+        event_size = _event_size(leader.fold, body)
         if size == 1 or not items:
-            leader.check_size(body, what(items[at]) if items else "an entry without items")
-        if leader.entry_size(body) > leader.entry_bytes_max:
+            name = what(items[at]) if items else "an entry without items"
+            leader.check_size(body, name)
+            if event_size > event_bytes_max:
+                raise Halt(
+                    f"{name} needs a control event of {event_size} bytes, more than events.bytes_max ({event_bytes_max}); "
+                    "raise that setting, and the limit of the broker that takes the events, if there is one"
+                )
+        if leader.entry_size(body) > leader.entry_bytes_max or event_size > event_bytes_max:
             size = max(1, min(size, len(items) - at) // 2)
             continue
         indexes.append(leader.append(body))
         if last:
             return indexes
         at += size
+
+
+def _event_size(fold: LedgerFold, body: Body) -> int:
+    """Bytes of the event in `body` as it goes on the wire; 0 if there is none. Its text counts: a reader gets it with each event."""
+    event = getattr(body, "event", None)
+    if not isinstance(event, pb.Event) or not event.datum:
+        return 0
+    return len(event_bytes(fold, event))

@@ -20,11 +20,11 @@ from google.protobuf.message import DecodeError
 from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.formats import FORMATS
+from archiver.ledger.rewrite_entries import take_rewritten, take_settled
 from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
+from archiver.objects.paths import parse_archive_key, topic_id_of
 from archiver.proto import control_log_pb2 as pb
-
-FORMAT = 1
-"""Of the entries this version writes and reads."""
 
 
 class LedgerFold:
@@ -96,24 +96,70 @@ class LedgerFold:
             case "round_started":
                 self.rounds.append(RoundView(entry.round_started.commit_id, entry.epoch, index, entry.time_us))
             case "files_written":
+                refused = self.refused
                 self._files_written(index, entry.epoch, entry.files_written)
-                self._topic(index, entry.files_written.topic_id).written_us = entry.time_us
+                topic = self._topic(index, entry.files_written.topic_id)
+                topic.written_us = entry.time_us
+                topic.wrote(item.schema_version for item in entry.files_written.files)
+                if not entry.files_written.HasField("event") and self.refused - refused < len(entry.files_written.files):
+                    topic.committed_us = entry.time_us  # without a table this is the commit
             case "round_written":
                 if not entry.round_written.more:
                     self._set_round(entry.round_written.commit_id, "written", None)
             case "table_committed":
-                self._table_committed(index, entry.table_committed)
+                self._table_committed(index, entry.time_us, entry.table_committed)
             case "round_settled":
                 self._set_round(entry.round_settled.commit_id, "settled", entry.time_us)
-            case "condemned" | "deleted":
-                self._deletion(index, entry)
+            case "condemned" | "deleted" | "files_rewritten" | "rewrite_settled" | "start_moved":
+                self._of_objects(index, entry)
         return True
+
+    def _of_objects(self, index: int, entry: pb.ControlEntry) -> None:
+        """What becomes of archives that are committed, and of any object that nobody needs."""
+        if entry.HasField("files_rewritten"):
+            message = entry.files_rewritten
+            topic = self._topic(index, message.topic_id)
+            topic.wrote(item.archive.schema_version for item in message.files)
+            self.refused += take_rewritten(index, entry.epoch, topic, self.condemned, message)
+        elif entry.HasField("rewrite_settled"):
+            take_settled(self._topic(index, entry.rewrite_settled.topic_id), entry.rewrite_settled)
+        elif entry.HasField("start_moved"):
+            self._start_moved(index, entry.start_moved)
+        else:
+            self._deletion(index, entry)
+
+    def _start_moved(self, index: int, message: pb.StartMoved) -> None:
+        """Rule C1: starts only rise, and what is not archived is not taken."""
+        topic = self._topic(index, message.topic_id)
+        for item in message.starts:
+            start = min(item.offset, topic.watermark(item.partition))
+            if start > topic.start(item.partition):
+                topic.starts[item.partition] = start
+                topic.ages.forget(item.partition, start)
 
     def _deletion(self, index: int, entry: pb.ControlEntry) -> None:
         for key in entry.condemned.keys:
-            self.condemned.setdefault(key, CondemnedObject(index, entry.time_us, entry.condemned.why))
+            topic = self._owner_of(key)
+            sequence_number = 0 if topic is None else topic.sequence_number
+            self.condemned.setdefault(key, CondemnedObject(index, entry.time_us, entry.condemned.why, sequence_number))
+            self._use_up(key)
         for key in entry.deleted.keys:
             self.condemned.pop(key, None)
+            topic = self._owner_of(key)
+            if topic is not None:
+                topic.forget_object(key)
+                self._use_up(key)
+
+    def _owner_of(self, key: str) -> TopicLedger | None:
+        """The topic below whose table's folder the object lies."""
+        topic_id = topic_id_of(key)
+        return None if topic_id is None else self.topics.get(TopicId(topic_id))
+
+    def _use_up(self, key: str) -> None:
+        """Rule P2: a key of this epoch that was condemned is never used again, also when it is forgotten that it was."""
+        archive = parse_archive_key(key)
+        if archive is not None and archive.epoch == self.epoch and archive.topic_id in self.topics:
+            self.topics[TopicId(archive.topic_id)].epoch_keys.add(key)
 
     def _topic(self, index: int, topic_id: bytes) -> TopicLedger:
         if len(topic_id) != 16:
@@ -156,6 +202,8 @@ class LedgerFold:
                 pending = PendingFile(archive, message.commit_id, token, message.last_sequence_number, index, event, mine)
                 taken = self._pend(epoch, topic, pending)
             self.refused += not taken
+            if not archive.gap_only:
+                topic.ages.add(archive.partition, archive.end, archive.ingest_max_us)
             if round_ is not None and taken:
                 round_.files += 1
                 round_.rows += archive.rows
@@ -201,8 +249,10 @@ class LedgerFold:
 
     # COMMIT_TO_TABLE
 
-    def _table_committed(self, index: int, message: pb.TableCommitted) -> None:
+    def _table_committed(self, index: int, time_us: int, message: pb.TableCommitted) -> None:
         topic = self._topic(index, message.topic_id)
+        if message.committed or any(item.offset > topic.watermark(item.partition) for item in message.watermarks):
+            topic.committed_us = time_us
         if message.table_uuid:
             topic.set_table(_uuid(index, message.table_uuid))
         for key in message.committed:
@@ -240,9 +290,9 @@ def _parse(index: int, data: bytes) -> pb.ControlEntry:
         entry = pb.ControlEntry.FromString(data)
     except DecodeError as error:
         raise Corrupted(f"control log entry {index} ({len(data)} bytes) is no entry: {error}") from error
-    if entry.format != FORMAT:
+    if entry.format not in FORMATS:
         raise Halt(
-            f"control log entry {index} has format {entry.format}; this version knows format {FORMAT}: use the version that wrote it"
+            f"control log entry {index} has format {entry.format}; this version knows up to {FORMATS[-1]}: use the version that wrote it"
         )
     if len(entry.id) != 16:
         raise Corrupted(f"control log entry {index} has an id of {len(entry.id)} bytes; it must have 16")

@@ -9,36 +9,17 @@ new tail.
 from __future__ import annotations
 
 import threading
-from typing import Protocol
 
 from archiver import failpoints
 from archiver.clock import Clock
 from archiver.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater
 from archiver.ids import IdSource, new_entry_id
-from archiver.ledger.fold import FORMAT, LedgerFold
-from archiver.log.settle import append_settled
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.formats import format_of
+from archiver.log.reading import entries_from
+from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import control_log_pb2 as pb
-
-READ_LIMIT = 1000
-"""Entries per read of the log."""
-
-
-class AppendLimits(Protocol):
-    """The part of the settings (`log:`) that bounds appends."""
-
-    @property
-    def entry_bytes_max(self) -> int:
-        """Bytes of the largest entry."""
-
-    @property
-    def append_attempts_max(self) -> int:
-        """Tries to settle one append."""
-
-    @property
-    def append_backoff(self) -> float:
-        """Seconds between two tries."""
-
 
 Body = (
     pb.EpochStarted
@@ -51,6 +32,9 @@ Body = (
     | pb.RoundSettled
     | pb.Condemned
     | pb.Deleted
+    | pb.FilesRewritten
+    | pb.RewriteSettled
+    | pb.StartMoved
 )
 """What an entry can say."""
 
@@ -65,13 +49,16 @@ _FIELDS: dict[type, str] = {
     pb.RoundSettled: "round_settled",
     pb.Condemned: "condemned",
     pb.Deleted: "deleted",
+    pb.FilesRewritten: "files_rewritten",
+    pb.RewriteSettled: "rewrite_settled",
+    pb.StartMoved: "start_moved",
 }
 
 
 class Leader:
     """One would-be leader. Safe to use from several threads."""
 
-    def __init__(self, log: Log, ids: IdSource, clock: Clock, owner: str, settings: AppendLimits) -> None:
+    def __init__(self, log: Log, ids: IdSource, clock: Clock, owner: str, settings: AppendSettings) -> None:
         self.fold = LedgerFold()
         """The control log as far as it was read; own entries are in it when `append` returns."""
         self.owner = owner
@@ -93,9 +80,8 @@ class Leader:
     def refresh(self) -> None:
         """Read the log to its tail. `Trimmed`: this view is stale; `Halt`, `Corrupted`: an entry cannot be understood."""
         with self._lock:
-            while entries := self._log.read(self.fold.next_index, READ_LIMIT):
-                for entry in entries:
-                    self.fold.apply(entry.index, entry.data)
+            for entry in entries_from(self._log, self.fold.next_index):
+                self.fold.apply(entry.index, entry.data)
 
     def take_over(self) -> int:
         """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller looks at the tables before its first plan).
@@ -122,6 +108,13 @@ class Leader:
         with self._lock:
             self.refresh()
             self._must_lead()
+
+    def follows(self, epoch: int) -> bool:
+        """Whether `epoch` came after this leader's own. Waits for a take-over that is under way: it may be what has written that epoch."""
+        if epoch <= self.epoch:
+            return False
+        with self._lock:
+            return epoch > self.epoch
 
     def append(self, body: Body) -> int:
         """Append one entry of the own epoch and fold it; returns its index.
@@ -168,7 +161,7 @@ class Leader:
         return self._encode(epoch, body, new_entry_id(self._ids))
 
     def _encode(self, epoch: int, body: Body, entry_id: bytes) -> bytes:
-        entry = pb.ControlEntry(format=FORMAT, id=entry_id, epoch=epoch, owner=self.owner, time_us=self._clock.now_us())
+        entry = pb.ControlEntry(format=format_of(body), id=entry_id, epoch=epoch, owner=self.owner, time_us=self._clock.now_us())
         getattr(entry, _FIELDS[type(body)]).CopyFrom(body)
         return entry.SerializeToString()
 

@@ -6,16 +6,20 @@ The fold alone changes them; everybody else reads. Archives in work are kept one
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from archiver.errors import Corrupted
 from archiver.events import codec
 from archiver.events.types import DataFile, DataWritten
 from archiver.ids import TopicId
+from archiver.ledger.ages import Ages
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.coverage import Coverage
 from archiver.ledger.past import PastWatermarks
+from archiver.ledger.rewrites import Rewrites
 from archiver.proto import control_log_pb2 as pb
 
 PendingId = tuple[str, int, int]
@@ -94,6 +98,9 @@ class CondemnedObject:
     time_us: int
     """Of that entry."""
     why: str
+    sequence_number: int = 0
+    """Of an object below a table's folder: the table's sequence number as the ledger knew it then. Whoever condemns such an object has made
+    sure that the ledger knows the newest."""
 
 
 @dataclass(slots=True)
@@ -127,6 +134,10 @@ class TopicLedger:
     """The table's sequence number when it was last recorded."""
     watermarks: dict[int, int] = field(default_factory=dict)
     """Per partition: the table (or, without one, the archives) is complete below this offset."""
+    starts: dict[int, int] = field(default_factory=dict)
+    """Per partition, where retention has moved it: everything below is gone on purpose, or about to go (rule C1). Only rises."""
+    ages: Ages = field(default_factory=Ages)
+    """When archived offsets were ingested."""
     past: PastWatermarks = field(default_factory=PastWatermarks)
     """Where the watermarks stood at earlier sequence numbers of the table."""
     covered: Coverage = field(default_factory=Coverage)
@@ -135,8 +146,14 @@ class TopicLedger:
     """What of it has no archive because there is nothing but gaps in it."""
     written_us: int = 0
     """When an entry last brought archives, or ranges of gaps, of this topic; 0 if none did."""
+    written_version: int = 0
+    """The newest schema version that an entry brought archives of; 0 if none did. The field ids in it are in files, and stay so."""
+    committed_us: int = 0
+    """When a commit last brought the table (or, without one, the archives) further; 0 if none did."""
     killed: dict[str, KilledFile] = field(default_factory=dict)
     """By key. A killed key is refused for ever."""
+    rewrites: Rewrites = field(default_factory=Rewrites)
+    """Archives that were made anew."""
     totals: Totals = field(default_factory=Totals)
     valid_through_us: int = 0
     """The last tick below which no backlog remained, as of the last commit; 0 if not known."""
@@ -169,10 +186,20 @@ class TopicLedger:
         del self._pending_of[archive.partition][identity]
         self._pending_ids.pop(archive.key, None)
 
+    def forget_object(self, key: str) -> None:
+        """For the fold: the object is deleted. Its key cannot come back: it is of an older epoch, or used up in this one."""
+        self.killed.pop(key, None)
+        self.rewrites.replaced.pop(key, None)
+        self.rewrites.abandoned.pop(key, None)
+
     def pending_file(self, key: str) -> PendingFile | None:
         """The pending file of that key."""
         identity = self._pending_ids.get(key)
         return None if identity is None else self.pending_by_id[identity]
+
+    def wrote(self, versions: Iterable[int]) -> None:
+        """For the fold: archives of these schema versions exist."""
+        self.written_version = max(self.written_version, *versions, 0)
 
     def set_table(self, table_uuid: uuid.UUID) -> None:
         """For the fold: the archives go to that table from here on. What was known of another one's snapshots says nothing of its own."""
@@ -180,14 +207,22 @@ class TopicLedger:
             self.past = PastWatermarks()
         self.table_uuid = table_uuid
 
+    def remains(self) -> list[str]:
+        """What is there beside the logs: `archives`, `table`, both or nothing."""
+        return [*(["archives"] if self.totals.files or self.pending_by_id else []), *(["table"] if self.table_uuid is not None else [])]
+
     @property
     def schema_version(self) -> int:
         """The newest version, 0 if there is none."""
         return max(self.schemas, default=0)
 
     def watermark(self, partition: int) -> int:
-        """The partition's watermark; 0 if nothing was ever recorded."""
-        return self.watermarks.get(partition, 0)
+        """The partition's watermark, not below its start (rule C1); 0 if nothing was ever recorded."""
+        return max(self.watermarks.get(partition, 0), self.starts.get(partition, 0))
+
+    def start(self, partition: int) -> int:
+        """The first offset that retention has left; 0 if it has taken none."""
+        return self.starts.get(partition, 0)
 
     def planned_to(self, partition: int) -> int:
         """Where the next plan starts: the end of the pending chain, else the watermark (rule P1)."""
@@ -199,7 +234,12 @@ class TopicLedger:
 
     def knows(self, key: str) -> bool:
         """Whether a plan for that key needs a new epoch first (rule P2: a path is used once)."""
-        return key in self.epoch_keys or key in self.killed or key in self._pending_ids
+        return key in self.epoch_keys or key in self.killed or key in self._pending_ids or self.rewrites.knows(key)
+
+    @property
+    def unread(self) -> Mapping[str, object]:
+        """Keys of archives that nobody should begin to read, because they may be deleted meanwhile; others hold the same records."""
+        return ChainMap[str, Any](self.killed, self.rewrites.replaced, self.rewrites.abandoned)
 
 
 @dataclass(slots=True)

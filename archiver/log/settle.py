@@ -6,13 +6,29 @@ ok or taken. An empty index proves nothing, the first request may still land. Mu
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from archiver.clock import Clock
 from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.log.store import Appended, Log
 
 _BACKOFF_GROWTH_MAX: Final = 32
+
+
+class AppendSettings(Protocol):
+    """What an appender needs of the `log` settings."""
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """Bytes of the largest entry."""
+
+    @property
+    def append_attempts_max(self) -> int:
+        """How often an append of unknown outcome is tried."""
+
+    @property
+    def append_backoff(self) -> float:
+        """Seconds before the second attempt."""
 
 
 def append_settled(log: Log, index: int, data: bytes, attempts_max: int, backoff_s: float, clock: Clock) -> Appended:

@@ -49,7 +49,11 @@ def read_cluster(store: ObjectStore) -> ClusterIdentity | None:
         data = store.read(cluster_key())
     except NotFound:
         return None
-    where = store.uri(cluster_key())
+    return parse_cluster(data, store.uri(cluster_key()))
+
+
+def parse_cluster(data: bytes, where: str) -> ClusterIdentity:
+    """What the bytes of `cluster.json` say; `where` names them in errors. Raises as `read_cluster`."""
     try:
         document = json.loads(data)
         found_format = document["format"]

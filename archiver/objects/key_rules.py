@@ -6,6 +6,7 @@ can take for a way out of the root, and no longer than S3 allows.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from archiver.errors import InvalidInput
@@ -14,6 +15,7 @@ KEY_BYTES_MAX: Final = 1024
 """UTF-8 bytes of a whole key (S3)."""
 COMPONENT_BYTES_MAX: Final = 255
 """UTF-8 bytes between two slashes (Linux file systems)."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 RESERVED: Final = ".spool"
 """First component that no key may have: the local adapter's folder for files in the making."""
 
@@ -59,7 +61,7 @@ def _check_length(text: str, key: str) -> None:
 def _check_component(component: str, key: str) -> None:
     if component in ("", ".", ".."):
         raise InvalidInput(f"object key {key!r} has the component {component!r}; keys are relative, without empty, '.' or '..' components")
-    if any(ord(character) < 32 or ord(character) == 127 for character in component):
+    if _CONTROL.search(component):
         raise InvalidInput(f"object key {key!r} has a control character")
     if len(component.encode()) > COMPONENT_BYTES_MAX:
         raise InvalidInput(f"object key {key[:80]!r}… has a component of more than {COMPONENT_BYTES_MAX} bytes")

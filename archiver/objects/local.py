@@ -20,8 +20,10 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
-from archiver.errors import ArchiverError, ConfigInvalid, Halt, InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.errors import ArchiverError, ConfigInvalid, Corrupted, Halt, InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.objects.cluster import parse_cluster
 from archiver.objects.key_rules import RESERVED, check_key, check_prefix, is_key
+from archiver.objects.paths import cluster_key
 from archiver.objects.spool import Spool
 from archiver.objects.store import ObjectInfo
 
@@ -34,15 +36,21 @@ _T = TypeVar("_T")
 
 
 class LocalObjectStore:
-    """Objects below `root`, which is created by the first write. Safe to use from several threads and processes."""
+    """Objects below `root`. Safe to use from several threads and processes.
 
-    def __init__(self, root: Path) -> None:
+    With a cluster's id, the root must be that cluster's: its `cluster.json` is read before each object is written, again before it gets its
+    name, and before each delete and each listing. What was unmounted, emptied or exchanged is neither begun anew below its mount point nor
+    told to lack an object: all of that is `RetryLater`, until the folder is back. Without an id, the first write creates the root.
+    """
+
+    def __init__(self, root: Path, cluster_id: str | None = None) -> None:
         if not root.is_absolute():
             raise InvalidInput(f"the data folder {root} must be an absolute path")
         self.root = root
         self._spool = Spool(root / RESERVED)
         self._durable: set[Path] = set()
         self._durable_lock = threading.Lock()
+        self._cluster_id = cluster_id
 
     def uri(self, key: str) -> str:
         """`file://` and the plain path: table readers do not decode percent signs, so none are made."""
@@ -50,12 +58,16 @@ class LocalObjectStore:
         return f"file://{self.root}/{key}"
 
     def spool_dir(self) -> Path:
-        """A folder of this process alone, on the data's file system; what is left in it goes when the process ends."""
+        """A folder of this process alone, on the data's file system; what is left in it goes when the process ends.
+
+        Raises as `create` if it cannot be made.
+        """
         return self._spooling(self._spool.folder)
 
     def create(self, key: str, data: bytes) -> None:
         """As the Protocol says."""
         path = self._path(key)
+        self._check_cluster()
         self._refuse_existing(key, path)
         temporary = self._spooling(self._spool.new_path)
 
@@ -77,8 +89,10 @@ class LocalObjectStore:
         final = self._path(key)
         temporary = path if self._spool.owns(path) else self._spooling(self._spool.new_path)
         try:
+            self._check_cluster()
             self._refuse_existing(key, final)
             if not path.is_file():
+                self._check_cluster()  # a spool file goes away with the folder
                 raise NotFound(f"there is no file {path} to store as {key}")
 
             def write() -> None:
@@ -133,12 +147,14 @@ class LocalObjectStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As the Protocol says. Files whose path is no valid key are not objects and are left out."""
         check_prefix(prefix)
+        self._check_cluster()
         folder, _, _ = prefix.rpartition("/")
         return self._walk(f"{folder}/" if folder else "", prefix)
 
     def delete(self, key: str) -> None:
         """As the Protocol says. Not synced: after a power cut the object may be back, which harms nothing."""
         path = self._path(key)
+        self._check_cluster()
 
         def remove() -> None:
             if path.is_file():
@@ -159,6 +175,7 @@ class LocalObjectStore:
 
     def _publish(self, key: str, temporary: Path, path: Path) -> None:
         for attempt in range(_LINK_ATTEMPTS_MAX):
+            self._check_cluster()
             self._writing(key, lambda: self._make_durable(path.parent))
             try:
                 os.link(temporary, path, follow_symlinks=False)
@@ -190,6 +207,8 @@ class LocalObjectStore:
         if (folder != self.root and inside) or not folder.parent.is_dir():
             self._make_durable(folder.parent)
         if made:
+            if self._cluster_id is not None and (folder == self.root or not inside):
+                raise FileNotFoundError(errno.ENOENT, "the data folder is gone", str(folder))
             folder.mkdir(exist_ok=True)
         try:
             _sync(folder.parent)
@@ -207,6 +226,7 @@ class LocalObjectStore:
                 # A folder sorts as its name and a slash, because that is how the keys in it go on.
                 entries = sorted((entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry) for entry in scan)
         except (FileNotFoundError, NotADirectoryError):
+            self._check_cluster()
             return
         except OSError as error:
             raise _not_applied(folder or str(self.root), error) from error
@@ -222,8 +242,30 @@ class LocalObjectStore:
                     continue
                 yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
 
+    def _check_cluster(self) -> None:
+        """Raise `RetryLater` unless the root is the folder of our cluster now; read anew each time, which costs less than any sync."""
+        if self._cluster_id is None:
+            return
+        path = self.root / cluster_key()
+        try:
+            found = parse_cluster(path.read_bytes(), str(path)).cluster_id
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise RetryLater(
+                f"the data folder {self.root} has lost its {cluster_key()}: mount it, or bring it back; nothing was done"
+            ) from error
+        except OSError as error:
+            raise _not_applied(cluster_key(), error) from error
+        except (Corrupted, ConfigInvalid) as error:
+            raise RetryLater(f"the data folder {self.root} has another {cluster_key()} now: {error}; nothing was done") from error
+        if found != self._cluster_id:
+            raise RetryLater(
+                f"the data folder {self.root} is another cluster's now (id {found}, ours is {self._cluster_id}): "
+                "bring ours back, or correct data.uri; nothing was done"
+            )
+
     def _spooling(self, work: Callable[[], _T]) -> _T:
         try:
+            self._check_cluster()
             self._make_durable(self.root)
             return work()
         except (NotADirectoryError, FileExistsError) as error:
@@ -235,6 +277,8 @@ class LocalObjectStore:
         try:
             return work()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            if key != cluster_key():
+                self._check_cluster()
             raise NotFound(f"there is no object {key} in {self.root}") from error
         except OSError as error:
             raise _not_applied(key, error) from error

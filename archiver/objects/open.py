@@ -6,12 +6,16 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from archiver.errors import ConfigInvalid
+from archiver.objects.key_rules import RESERVED
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.store import ObjectStore
 
 
-def open_store(uri: str) -> ObjectStore:
+def open_store(uri: str, cluster_id: str | None = None) -> ObjectStore:
     """The store of that URI; raises `ConfigInvalid` for anything but `file:///absolute/path` (percent-encoded where needed).
+
+    With the id of a cluster it serves that cluster's data folder only: while another one, or none, is in its place, it raises `RetryLater`
+    instead of making or deleting anything, and instead of telling that an object is not there. Without one, for the first look alone.
 
     Nothing is created or touched: also called on Spark executors.
     """
@@ -27,7 +31,13 @@ def open_store(uri: str) -> ObjectStore:
         raise ConfigInvalid(f"data.uri {uri!r} names the host {parts.netloc!r}; an absolute path needs three slashes: file:///path/to/data")
     if parts.query or parts.fragment:
         raise ConfigInvalid(f"data.uri {uri!r} has a query or fragment; a path with ? or # cannot be used")
-    return LocalObjectStore(_checked_path(uri, parts.path))
+    return LocalObjectStore(_checked_path(uri, parts.path), cluster_id)
+
+
+def spool_folder(uri: str) -> Path | None:
+    """Where processes keep files on their way into the store of that URI, if that is a local folder."""
+    parts = urlsplit(uri)
+    return _checked_path(uri, parts.path) / RESERVED if parts.scheme == "file" else None
 
 
 def _checked_path(uri: str, encoded: str) -> Path:

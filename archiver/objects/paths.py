@@ -149,6 +149,18 @@ def table_prefix(topic_id: str) -> str:
     return f"{ARCHIVE_PREFIX}{topic_id}"
 
 
+def topic_id_of(key: str) -> str | None:
+    """The topic below whose table's folder the object lies; None if it lies elsewhere."""
+    prefix, _, rest = key.partition("/")
+    topic_id = rest.partition("/")[0]
+    return topic_id if prefix + "/" == ARCHIVE_PREFIX and _TOPIC_ID.fullmatch(topic_id) else None
+
+
+def metadata_prefix(topic_id: str) -> str:
+    """What the keys of the table's own metadata start with, where its location is ours; ends with a slash."""
+    return f"{table_prefix(topic_id)}/metadata/"
+
+
 def topic_key(topic_id: str) -> str:
     """Name and identity of a topic."""
     return f"{table_prefix(topic_id)}/topic.json"

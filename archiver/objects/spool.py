@@ -32,10 +32,13 @@ class Spool:
         self._lock = threading.Lock()
 
     def folder(self) -> Path:
-        """The folder; a forked process gets another one. Raises `OSError`, or `RetryLater` if others keep removing it."""
+        """The folder; a forked process gets another one. What is above `parent` must be there.
+
+        Raises `OSError`, or `RetryLater` if others keep removing it.
+        """
         with self._lock:
             if self._folder is None or self._pid != os.getpid() or not self._folder.is_dir():
-                self._parent.mkdir(parents=True, exist_ok=True)
+                self._parent.mkdir(exist_ok=True)
                 remove_abandoned(self._parent)
                 self._folder = self._make()
                 self._pid = os.getpid()
@@ -52,11 +55,14 @@ class Spool:
     def _make(self) -> Path:
         for _ in range(_ATTEMPTS_MAX):
             folder = Path(tempfile.mkdtemp(prefix="process-", dir=self._parent))
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # Somebody who cleans up may come between the making and the lock: before the opening, or after it.
+            try:
+                descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             if _try_lock(descriptor) and folder.is_dir():
                 weakref.finalize(self, _remove, folder, descriptor, os.getpid())
                 return folder
-            # Somebody who cleans up came between the making and the lock.
             os.close(descriptor)
         raise RetryLater(f"no folder of our own could be kept below {self._parent}")
 
@@ -73,6 +79,24 @@ def remove_abandoned(parent: Path) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(descriptor)
+
+
+def abandoned_files(parent: Path) -> list[tuple[Path, int]]:
+    """Files, with their bytes, in the folders of processes that are gone; in the order of their paths. Removes nothing."""
+    found: list[tuple[Path, int]] = []
+    for folder in sorted(parent.glob("process-*")):
+        try:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            if _try_lock(descriptor):
+                found += [(path, path.stat().st_size) for path in sorted(folder.iterdir()) if path.is_file()]
+        except FileNotFoundError:
+            continue  # somebody has removed it meanwhile
+        finally:
+            os.close(descriptor)
+    return found
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -1,8 +1,9 @@
 """What the archiver asks of an object store.
 
 An object is immutable: it is created once, under a key that does not exist yet, and later perhaps deleted. Keys are relative to
-`data.uri` and built in `paths.py` alone. Adapters turn their SDK's errors into `RetryLater`, `OutcomeUnknown`, `Halt`, `KeyExists` and
-`NotFound`; they bound every wait by a setting.
+`data.uri` and built in `paths.py` alone. A store that was opened for a cluster (`open.py`) makes, deletes and lists nothing, and misses
+nothing, in a folder that is not that cluster's: that is `RetryLater`. Adapters turn their SDK's errors into `RetryLater`,
+`OutcomeUnknown`, `Halt`, `KeyExists` and `NotFound`; they bound every wait by a setting.
 """
 
 from __future__ import annotations

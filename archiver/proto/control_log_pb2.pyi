@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ControlEntry(_message.Message):
-    __slots__ = ("format", "id", "epoch", "owner", "time_us", "epoch_started", "schema_changed", "schema_text", "round_started", "files_written", "round_written", "table_committed", "round_settled", "condemned", "deleted")
+    __slots__ = ("format", "id", "epoch", "owner", "time_us", "epoch_started", "schema_changed", "schema_text", "round_started", "files_written", "round_written", "table_committed", "round_settled", "condemned", "deleted", "files_rewritten", "rewrite_settled", "start_moved")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -23,6 +23,9 @@ class ControlEntry(_message.Message):
     ROUND_SETTLED_FIELD_NUMBER: _ClassVar[int]
     CONDEMNED_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
+    FILES_REWRITTEN_FIELD_NUMBER: _ClassVar[int]
+    REWRITE_SETTLED_FIELD_NUMBER: _ClassVar[int]
+    START_MOVED_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     epoch: int
@@ -38,7 +41,10 @@ class ControlEntry(_message.Message):
     round_settled: RoundSettled
     condemned: Condemned
     deleted: Deleted
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., time_us: _Optional[int] = ..., epoch_started: _Optional[_Union[EpochStarted, _Mapping]] = ..., schema_changed: _Optional[_Union[SchemaChanged, _Mapping]] = ..., schema_text: _Optional[_Union[SchemaText, _Mapping]] = ..., round_started: _Optional[_Union[RoundStarted, _Mapping]] = ..., files_written: _Optional[_Union[FilesWritten, _Mapping]] = ..., round_written: _Optional[_Union[RoundWritten, _Mapping]] = ..., table_committed: _Optional[_Union[TableCommitted, _Mapping]] = ..., round_settled: _Optional[_Union[RoundSettled, _Mapping]] = ..., condemned: _Optional[_Union[Condemned, _Mapping]] = ..., deleted: _Optional[_Union[Deleted, _Mapping]] = ...) -> None: ...
+    files_rewritten: FilesRewritten
+    rewrite_settled: RewriteSettled
+    start_moved: StartMoved
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., epoch: _Optional[int] = ..., owner: _Optional[str] = ..., time_us: _Optional[int] = ..., epoch_started: _Optional[_Union[EpochStarted, _Mapping]] = ..., schema_changed: _Optional[_Union[SchemaChanged, _Mapping]] = ..., schema_text: _Optional[_Union[SchemaText, _Mapping]] = ..., round_started: _Optional[_Union[RoundStarted, _Mapping]] = ..., files_written: _Optional[_Union[FilesWritten, _Mapping]] = ..., round_written: _Optional[_Union[RoundWritten, _Mapping]] = ..., table_committed: _Optional[_Union[TableCommitted, _Mapping]] = ..., round_settled: _Optional[_Union[RoundSettled, _Mapping]] = ..., condemned: _Optional[_Union[Condemned, _Mapping]] = ..., deleted: _Optional[_Union[Deleted, _Mapping]] = ..., files_rewritten: _Optional[_Union[FilesRewritten, _Mapping]] = ..., rewrite_settled: _Optional[_Union[RewriteSettled, _Mapping]] = ..., start_moved: _Optional[_Union[StartMoved, _Mapping]] = ...) -> None: ...
 
 class EpochStarted(_message.Message):
     __slots__ = ()
@@ -47,7 +53,7 @@ class EpochStarted(_message.Message):
 class SchemaChanged(_message.Message):
     __slots__ = ("topic_id", "version", "iceberg_schema", "key", "value")
     class Source(_message.Message):
-        __slots__ = ("message", "descriptor_set", "field_ids")
+        __slots__ = ("message", "descriptor_set", "field_ids", "recursion_depth", "columns", "ids", "enveloped")
         class FieldIdsEntry(_message.Message):
             __slots__ = ("key", "value")
             KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,13 +61,35 @@ class SchemaChanged(_message.Message):
             key: str
             value: int
             def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+        class ColumnsEntry(_message.Message):
+            __slots__ = ("key", "value")
+            KEY_FIELD_NUMBER: _ClassVar[int]
+            VALUE_FIELD_NUMBER: _ClassVar[int]
+            key: str
+            value: str
+            def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
         MESSAGE_FIELD_NUMBER: _ClassVar[int]
         DESCRIPTOR_SET_FIELD_NUMBER: _ClassVar[int]
         FIELD_IDS_FIELD_NUMBER: _ClassVar[int]
+        RECURSION_DEPTH_FIELD_NUMBER: _ClassVar[int]
+        COLUMNS_FIELD_NUMBER: _ClassVar[int]
+        IDS_FIELD_NUMBER: _ClassVar[int]
+        ENVELOPED_FIELD_NUMBER: _ClassVar[int]
         message: str
         descriptor_set: bytes
         field_ids: _containers.ScalarMap[str, int]
-        def __init__(self, message: _Optional[str] = ..., descriptor_set: _Optional[bytes] = ..., field_ids: _Optional[_Mapping[str, int]] = ...) -> None: ...
+        recursion_depth: int
+        columns: _containers.ScalarMap[str, str]
+        ids: _containers.RepeatedCompositeFieldContainer[SchemaChanged.RegisteredId]
+        enveloped: bool
+        def __init__(self, message: _Optional[str] = ..., descriptor_set: _Optional[bytes] = ..., field_ids: _Optional[_Mapping[str, int]] = ..., recursion_depth: _Optional[int] = ..., columns: _Optional[_Mapping[str, str]] = ..., ids: _Optional[_Iterable[_Union[SchemaChanged.RegisteredId, _Mapping]]] = ..., enveloped: _Optional[bool] = ...) -> None: ...
+    class RegisteredId(_message.Message):
+        __slots__ = ("id", "indexes")
+        ID_FIELD_NUMBER: _ClassVar[int]
+        INDEXES_FIELD_NUMBER: _ClassVar[int]
+        id: int
+        indexes: _containers.RepeatedScalarFieldContainer[int]
+        def __init__(self, id: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ICEBERG_SCHEMA_FIELD_NUMBER: _ClassVar[int]
@@ -226,3 +254,55 @@ class Deleted(_message.Message):
     KEYS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FilesRewritten(_message.Message):
+    __slots__ = ("commit_id", "topic_id", "table_uuid", "last_sequence_number", "files")
+    class File(_message.Message):
+        __slots__ = ("old_key", "old_size", "archive")
+        OLD_KEY_FIELD_NUMBER: _ClassVar[int]
+        OLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+        ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+        old_key: str
+        old_size: int
+        archive: ArchiveFile
+        def __init__(self, old_key: _Optional[str] = ..., old_size: _Optional[int] = ..., archive: _Optional[_Union[ArchiveFile, _Mapping]] = ...) -> None: ...
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    TABLE_UUID_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    commit_id: bytes
+    topic_id: bytes
+    table_uuid: bytes
+    last_sequence_number: int
+    files: _containers.RepeatedCompositeFieldContainer[FilesRewritten.File]
+    def __init__(self, commit_id: _Optional[bytes] = ..., topic_id: _Optional[bytes] = ..., table_uuid: _Optional[bytes] = ..., last_sequence_number: _Optional[int] = ..., files: _Optional[_Iterable[_Union[FilesRewritten.File, _Mapping]]] = ...) -> None: ...
+
+class RewriteSettled(_message.Message):
+    __slots__ = ("commit_id", "topic_id", "sequence_number", "replaced", "abandoned")
+    class Abandoned(_message.Message):
+        __slots__ = ("key", "why")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        WHY_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        why: str
+        def __init__(self, key: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+    COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REPLACED_FIELD_NUMBER: _ClassVar[int]
+    ABANDONED_FIELD_NUMBER: _ClassVar[int]
+    commit_id: bytes
+    topic_id: bytes
+    sequence_number: int
+    replaced: _containers.RepeatedScalarFieldContainer[str]
+    abandoned: _containers.RepeatedCompositeFieldContainer[RewriteSettled.Abandoned]
+    def __init__(self, commit_id: _Optional[bytes] = ..., topic_id: _Optional[bytes] = ..., sequence_number: _Optional[int] = ..., replaced: _Optional[_Iterable[str]] = ..., abandoned: _Optional[_Iterable[_Union[RewriteSettled.Abandoned, _Mapping]]] = ...) -> None: ...
+
+class StartMoved(_message.Message):
+    __slots__ = ("topic_id", "starts")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    starts: _containers.RepeatedCompositeFieldContainer[PartitionOffset]
+    def __init__(self, topic_id: _Optional[bytes] = ..., starts: _Optional[_Iterable[_Union[PartitionOffset, _Mapping]]] = ...) -> None: ...

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class IntakeEntry(_message.Message):
     TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     topic: TopicDeclared
@@ -28,7 +30,9 @@ class IntakeEntry(_message.Message):
     transaction: TransactionEnded
     barrier: Barrier
     forgotten: ProducersForgotten
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ...) -> None: ...
+    deleted: TopicDeleted
+    source_forgotten: SourceForgotten
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ...) -> None: ...
 
 class ClusterBound(_message.Message):
     __slots__ = ("cluster_id",)
@@ -49,16 +53,38 @@ class TopicDeclared(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., partitions: _Optional[int] = ..., created_us: _Optional[int] = ...) -> None: ...
 
 class IntakeFile(_message.Message):
-    __slots__ = ("key", "size", "footer_sha256", "topics")
+    __slots__ = ("key", "size", "footer_sha256", "topics", "positions")
     KEY_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     FOOTER_SHA256_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
     key: str
     size: int
     footer_sha256: bytes
     topics: _containers.RepeatedCompositeFieldContainer[TopicSegments]
-    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., footer_sha256: _Optional[bytes] = ..., topics: _Optional[_Iterable[_Union[TopicSegments, _Mapping]]] = ...) -> None: ...
+    positions: _containers.RepeatedCompositeFieldContainer[SourcePosition]
+    def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ..., footer_sha256: _Optional[bytes] = ..., topics: _Optional[_Iterable[_Union[TopicSegments, _Mapping]]] = ..., positions: _Optional[_Iterable[_Union[SourcePosition, _Mapping]]] = ...) -> None: ...
+
+class SourcePosition(_message.Message):
+    __slots__ = ("source", "item", "base", "end", "done", "identity", "seen", "count")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    item: str
+    base: int
+    end: int
+    done: bool
+    identity: bytes
+    seen: int
+    count: int
+    def __init__(self, source: _Optional[str] = ..., item: _Optional[str] = ..., base: _Optional[int] = ..., end: _Optional[int] = ..., done: _Optional[bool] = ..., identity: _Optional[bytes] = ..., seen: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class TopicSegments(_message.Message):
     __slots__ = ("topic_id", "segments")
@@ -133,6 +159,24 @@ class ProducersForgotten(_message.Message):
     IDLE_SINCE_US_FIELD_NUMBER: _ClassVar[int]
     idle_since_us: int
     def __init__(self, idle_since_us: _Optional[int] = ...) -> None: ...
+
+class TopicDeleted(_message.Message):
+    __slots__ = ("topic_id", "time_us")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    time_us: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., time_us: _Optional[int] = ...) -> None: ...
+
+class SourceForgotten(_message.Message):
+    __slots__ = ("source", "items", "seen")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    items: _containers.RepeatedScalarFieldContainer[str]
+    seen: int
+    def __init__(self, source: _Optional[str] = ..., items: _Optional[_Iterable[str]] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class Tick(_message.Message):
     __slots__ = ("time_us",)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeState(_message.Message):
-    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves")
+    __slots__ = ("format", "next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms", "topics", "files", "producers", "transactions", "ids", "shelves", "sources")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     NEXT_INDEX_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class IntakeState(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     SHELVES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     format: int
     next_index: int
     cluster_id: bytes
@@ -34,19 +35,30 @@ class IntakeState(_message.Message):
     transactions: _containers.RepeatedCompositeFieldContainer[Transaction]
     ids: _containers.RepeatedScalarFieldContainer[bytes]
     shelves: _containers.RepeatedCompositeFieldContainer[Shelf]
-    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[Source]
+    def __init__(self, format: _Optional[int] = ..., next_index: _Optional[int] = ..., cluster_id: _Optional[bytes] = ..., tick_us: _Optional[int] = ..., newest_us: _Optional[int] = ..., newest_key: _Optional[str] = ..., barrier_ms: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ..., producers: _Optional[_Iterable[_Union[Producer, _Mapping]]] = ..., transactions: _Optional[_Iterable[_Union[Transaction, _Mapping]]] = ..., ids: _Optional[_Iterable[bytes]] = ..., shelves: _Optional[_Iterable[_Union[Shelf, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("topic_id", "name", "created_us", "partitions")
+    __slots__ = ("topic_id", "name", "created_us", "partitions", "deleted")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     name: str
     created_us: int
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
-    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+    deleted: Deleted
+    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., created_us: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., deleted: _Optional[_Union[Deleted, _Mapping]] = ...) -> None: ...
+
+class Deleted(_message.Message):
+    __slots__ = ("time_us", "partitions")
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    time_us: int
+    partitions: int
+    def __init__(self, time_us: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("next_offset", "ingest_max_us", "shelved_to", "segments", "gaps")
@@ -157,6 +169,36 @@ class Ranges(_message.Message):
     partition: int
     ranges: _containers.RepeatedCompositeFieldContainer[Range]
     def __init__(self, topic: _Optional[int] = ..., partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("name", "forgotten_below", "begun", "shared", "rests", "marks", "log_indexes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_BELOW_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    RESTS_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    LOG_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    forgotten_below: int
+    begun: _containers.RepeatedCompositeFieldContainer[BegunItem]
+    shared: _containers.RepeatedScalarFieldContainer[int]
+    rests: _containers.RepeatedScalarFieldContainer[str]
+    marks: bytes
+    log_indexes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., forgotten_below: _Optional[int] = ..., begun: _Optional[_Iterable[_Union[BegunItem, _Mapping]]] = ..., shared: _Optional[_Iterable[int]] = ..., rests: _Optional[_Iterable[str]] = ..., marks: _Optional[bytes] = ..., log_indexes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BegunItem(_message.Message):
+    __slots__ = ("item", "end", "count", "identity")
+    ITEM_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    item: str
+    end: int
+    count: int
+    identity: bytes
+    def __init__(self, item: _Optional[str] = ..., end: _Optional[int] = ..., count: _Optional[int] = ..., identity: _Optional[bytes] = ...) -> None: ...
 
 class Shelf(_message.Message):
     __slots__ = ("start", "end", "size", "sha256", "footer_sha256")

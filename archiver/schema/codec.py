@@ -6,24 +6,27 @@ only where the other columns were encoded again, by the code of `rebuild`, and w
 never disturbs its neighbours.
 Must never: trust a decoder. A record that is not rebuilt from its columns keeps its bytes.
 
-Choices. A key keeps its bytes always. A value that cannot be decoded has `__err__` and `__raw__`, everything else null. `__prefix__` and
-`__unrecognized__` are always null in this version: such values keep their bytes in `__raw__`.
+Choices. A key keeps its bytes always. A payload that cannot be decoded has `__err__` and `__raw__`, everything else null, its envelope's
+`__prefix__` too. `__prefix__` and `__unrecognized__` are filled whether or not `__raw__` is kept.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from archiver.errors import Corrupted
 from archiver.schema.arrow import Array, arrow, pc
-from archiver.schema.descriptors import source_tree
 from archiver.schema.engine import Engine
 from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.state import SourceSchema, TopicSchema, arrow_schema
-from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED
-from archiver.schema.wire_columns import list_parts
+from archiver.schema.envelope import opened
+from archiver.schema.layout import Json
+from archiver.schema.splice import blocks, picked, replaced
+from archiver.schema.state import SourceSchema, TopicSchema, arrow_schema, column_tree
+from archiver.schema.tree import ERR, PREFIX, RAW, MessageTree
+from archiver.schema.values import Bools
 
 EngineName = Literal["ptars", "protobuf"]
 
@@ -43,8 +46,9 @@ class RecordCodec:
 
     def __init__(self, schema: TopicSchema, engine: EngineName = "ptars") -> None:
         columns = arrow_schema(schema)
-        self._key = _Side("key", columns, schema.key, engine)
-        self._value = _Side("value", columns, schema.value, engine)
+        structs = {one["name"]: one["type"] for one in schema.schema()["fields"]}
+        self._key = _Side("key", columns, schema.key, structs["key"], engine)
+        self._value = _Side("value", columns, schema.value, structs["value"], engine)
 
     def encode_columns(self, keys: Column, values: Column) -> tuple[pa.StructArray, pa.StructArray]:
         """The `key` and `value` columns of records, of exactly the types in the topic's Arrow schema.
@@ -64,27 +68,39 @@ class RecordCodec:
 class _Side:
     """The key or the value."""
 
-    def __init__(self, name: str, columns: pa.Schema, source: SourceSchema | None, engine: EngineName) -> None:
+    def __init__(self, name: str, columns: pa.Schema, source: SourceSchema | None, struct: Json, engine: EngineName) -> None:
         self._name = name
         self._type: pa.StructType = columns.field(name).type
-        self._engine = None if source is None else _engine(source, self._type, engine)
+        self._engine = None if source is None else _engine(column_tree(source, struct), self._type, engine)
+        self._message = "" if source is None else source.message
+        self._envelope = None if source is None else source.envelope
 
     def encode(self, payloads: Array, keep_all: bool) -> Array:
         nulls = payloads.is_null() if payloads.null_count else None
         if self._engine is None:
             return arrow.StructArray.from_arrays([payloads], fields=list(self._type), mask=nulls)
         dense = payloads if nulls is None else pc.fill_null(payloads, b"")
-        decoded = self._engine.decode(dense)
-        errors = arrow.nulls(len(dense), pa.string())
-        raw = payloads
-        if decoded.errors:
-            errors = arrow.array([decoded.errors.get(row) for row in range(len(dense))], pa.string())
-        if not keep_all:
-            raw = _unless_equal(payloads, self._encode_again(decoded.columns, dense))
+        messages, prefix, bad = dense, arrow.nulls(len(dense), pa.binary()), {}
+        if self._envelope is not None:
+            found = opened(dense, self._envelope)
+            messages, prefix = found.messages, found.prefixes
+            bad = {row: f"cannot be decoded as {self._message}: {why}" for row, why in found.errors.items()}
+        columns, whole, errors = decode_exactly(self._engine, messages)
+        errors = {**errors, **bad}
         # flatten() lets the nulls of undecodable rows reach every field.
-        fields = decoded.columns.flatten()
-        prefix = arrow.nulls(len(dense), pa.binary())
-        return arrow.StructArray.from_arrays([raw, prefix, errors, *fields], fields=list(self._type), mask=nulls)
+        fields = columns.flatten()
+        texts = arrow.nulls(len(dense), pa.string())
+        if errors:
+            wrong = np.zeros(len(dense), np.bool_)
+            wrong[list(errors)] = True
+            whole &= ~wrong
+            mask = arrow.array(wrong)
+            texts = pc.replace_with_mask(texts, mask, arrow.array([errors[row] for row in sorted(errors)], pa.string()))
+            prefix = pc.if_else(mask, arrow.scalar(None, pa.binary()), prefix)
+            if bad:
+                fields = _struct(fields, columns.type, mask).flatten()
+        raw = payloads if keep_all else _without(payloads, whole)
+        return arrow.StructArray.from_arrays([raw, prefix, texts, *fields], fields=list(self._type), mask=nulls)
 
     def rebuild(self, column: Array) -> Array:
         names = [column.type.field(i).name for i in range(column.type.num_fields)]
@@ -100,19 +116,10 @@ class _Side:
         rows = column if count == len(column) else column.filter(missing)
         return _scattered(raw, missing, self._from_fields(rows))
 
-    def _encode_again(self, columns: Array, dense: Array) -> Array:
-        """The payloads that the columns give; null where they could not be decoded."""
-        assert self._engine is not None
-        if columns.null_count == 0:
-            return self._engine.encode(columns)
-        good = columns.is_valid()
-        return _scattered(arrow.nulls(len(dense), pa.binary()), good, self._engine.encode(columns.filter(good)))
-
     def _from_fields(self, rows: Array) -> Array:
         """Payloads of rows without `__raw__`: prefix and message."""
         assert self._engine is not None
         columns = _message_columns(rows, self._engine.message_type, self._name)
-        _refuse_unrecognized(columns, self._name)
         try:
             payloads = self._engine.encode(columns)
         except pa.ArrowInvalid as error:
@@ -123,8 +130,7 @@ class _Side:
         return pc.binary_join_element_wise(pc.fill_null(_binary(prefix), b""), payloads, b"")
 
 
-def _engine(source: SourceSchema, side: pa.StructType, engine: EngineName) -> Engine:
-    tree = source_tree(source.source())
+def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engine:
     message = pa.struct([field for field in side if field.name not in _BESIDE])
     if engine == "protobuf":
         return ProtobufEngine(tree, message)
@@ -133,12 +139,51 @@ def _engine(source: SourceSchema, side: pa.StructType, engine: EngineName) -> En
     return PtarsEngine(tree, message)
 
 
-def _unless_equal(payloads: Array, again: Array) -> Array:
-    """The payloads, null where `again` is the same."""
-    equal = pc.fill_null(pc.equal(payloads, again), False)
-    if pc.all(equal, min_count=0).as_py():
+def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[int, str]]:
+    """Columns of messages, which of them encode to the message again, and why others could not be decoded."""
+    decoded = engine.decode(messages)
+    columns, errors = decoded.columns, dict(decoded.errors)
+    whole = _gives_back(engine, columns, messages)
+    if decoded.settled is None:
+        return columns, whole, errors
+    odd = np.flatnonzero(~whole & ~decoded.settled)
+    if len(odd) == 0:
+        return columns, whole, errors
+    odd_messages = picked(messages, odd)
+    revised = engine.revise(odd_messages)
+    if len(odd) == len(messages) and revised.columns.equals(columns):
+        return columns, whole, errors
+    columns = replaced(columns, odd, revised.columns)
+    whole[odd] = _gives_back(engine, revised.columns, odd_messages)
+    errors.update({int(odd[row]): why for row, why in revised.errors.items()})
+    return columns, whole, errors
+
+
+def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
+    """Which rows encode to their message again; never one that could not be decoded."""
+    if columns.null_count == 0:
+        return _bools(pc.equal(messages, engine.encode(columns)))
+    good = np.flatnonzero(_bools(columns.is_valid()))
+    result = np.zeros(len(columns), np.bool_)
+    for rows in blocks(good):
+        result[rows] = _bools(pc.equal(picked(messages, rows), engine.encode(picked(columns, rows))))
+    return result
+
+
+def _bools(array: Array) -> Bools:
+    """As numpy has it, the caller's own."""
+    return np.array(array.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _struct(fields: list[Array], kind: pa.StructType, nulls: Array) -> Array:
+    return arrow.StructArray.from_arrays(fields, fields=list(kind), mask=nulls)
+
+
+def _without(payloads: Array, rows: Bools) -> Array:
+    """The payloads, null in these rows."""
+    if rows.all():
         return arrow.nulls(len(payloads), pa.binary())
-    return pc.if_else(equal, arrow.scalar(None, pa.binary()), payloads)
+    return pc.if_else(arrow.array(rows), arrow.scalar(None, pa.binary()), payloads) if rows.any() else payloads
 
 
 def _scattered(base: Array, places: Array, values: Array) -> Array:
@@ -161,21 +206,6 @@ def _message_columns(rows: Array, message: pa.StructType, name: str) -> Array:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
             raise Corrupted(f"field {field.name} of the {name} column is {child.type}, not {field.type}; restore the file") from error
     return arrow.StructArray.from_arrays(children, fields=list(message))
-
-
-def _refuse_unrecognized(array: Array, name: str) -> None:
-    """This version does not write `__unrecognized__`: bytes in it would be lost when rebuilding."""
-    kind = array.type
-    if pa.types.is_struct(kind):
-        # flatten(): what stands under a null struct is no content.
-        for field, child in zip(kind, array.flatten(), strict=True):
-            if field.name == UNRECOGNIZED and child.null_count < len(child):
-                raise Corrupted(f"the {name} column holds {UNRECOGNIZED}, which this version does not read; use the version that wrote it")
-            _refuse_unrecognized(child, name)
-    elif pa.types.is_list(kind):
-        _refuse_unrecognized(list_parts(array)[1], name)
-    elif pa.types.is_map(kind):
-        _refuse_unrecognized(list_parts(array)[1].field(1), name)
 
 
 def _one(column: Column) -> Array:

@@ -1,31 +1,39 @@
 """The complete engine, on the `protobuf` package: record by record, slow, and the judge of what the fast one cannot tell.
 
-Owns: the meaning of every odd record: what is undecodable, and what the columns hold when the wire says something twice.
-Promises: follows Protobuf's own rules (last one wins, unknown fields are skipped) by Protobuf's own parser.
+Owns: the meaning of every odd record: what is undecodable, what the columns hold when the wire says something twice, and which bytes stand
+in `__unrecognized__`.
+Promises: follows Protobuf's own rules (last one wins, messages are merged, unknown fields are kept) by Protobuf's own parser.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from archiver.schema.arrow import arrow
+from archiver.schema.causes import OUT_OF_YEARS
 from archiver.schema.engine import Decoded
-from archiver.schema.tree import FieldTree, Kind, MessageTree, Shape
+from archiver.schema.json_values import fill as fill_json
+from archiver.schema.json_values import text_of
+from archiver.schema.tree import UNRECOGNIZED, EnumTree, FieldTree, Kind, MessageTree, Shape
 from archiver.schema.values import NANOS_MAX, SECONDS_MAX, SECONDS_MIN
-from archiver.schema.wire import wire_descriptor
+from archiver.schema.wire_judge import judge_descriptor
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNSIGNED_64 = frozenset({Kind.UINT64, Kind.FIXED64})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _INT32_RANGE = range(-(2**31), 2**31)
+_ENUMS_KEPT = 1024
 
 _DEFAULTS: Mapping[Kind, object] = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False, Kind.FLOAT: 0.0, Kind.DOUBLE: 0.0}
 
@@ -38,9 +46,10 @@ class ProtobufEngine:
     """An `Engine` for one message type. `message_type` is the struct of the columns it makes."""
 
     def __init__(self, tree: MessageTree, message_type: pa.StructType) -> None:
-        self._tree = tree
+        self._tree = _column_tree(tree, message_type)
         self._message_type = message_type
-        self._class: Any = GetMessageClass(wire_descriptor(tree, oneofs=True))
+        self._class: Any = GetMessageClass(judge_descriptor(tree, recursive=False))
+        self._verdict: Any = GetMessageClass(judge_descriptor(tree, recursive=True)) if _has_encoded(tree) else None
 
     @property
     def message_type(self) -> pa.StructType:
@@ -48,12 +57,22 @@ class ProtobufEngine:
         return self._message_type
 
     def refusal(self, payload: bytes) -> str | None:
-        """Why the parser refuses the payload, None if it does not. Quick: nothing is mapped."""
+        """Why the parser refuses the payload, None if it does not; encoded messages are parsed too. Quick: nothing is mapped."""
         try:
-            self._class.FromString(payload)
+            (self._verdict or self._class).FromString(payload)
         except DecodeError as error:
             return _why(self._tree, error)
         return None
+
+    def knows_all(self, payload: bytes) -> bool:
+        """Whether the parser takes the payload and finds no field in it that the schema does not know. Quick: nothing is mapped."""
+        try:
+            message = self._class.FromString(payload)
+        except DecodeError:
+            return False
+        before = message.SerializeToString()
+        message.DiscardUnknownFields()
+        return bool(message.SerializeToString() == before)
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """See `Engine`."""
@@ -61,14 +80,30 @@ class ProtobufEngine:
         errors: dict[int, str] = {}
         items: Any = payloads.to_pylist()
         for row, payload in enumerate(items):
-            message = self._class()
             try:
-                message.ParseFromString(payload)
-                rows.append(_columns(self._tree, message))
+                rows.append(self._row(payload))
             except (DecodeError, UnicodeDecodeError, _Unmappable) as error:
                 rows.append(None)
                 errors[row] = _why(self._tree, error)
         return Decoded(arrow.array(rows, type=self._message_type), errors)
+
+    def error_of(self, payload: bytes) -> str | None:
+        """Why `decode` refuses the payload, None if it does not. No column is made."""
+        try:
+            self._row(payload)
+        except (DecodeError, UnicodeDecodeError, _Unmappable) as error:
+            return _why(self._tree, error)
+        return None
+
+    def _row(self, payload: bytes) -> dict[str, Any]:
+        """A payload's columns by name; raises what `decode` takes for an error."""
+        if self._verdict is not None:
+            self._verdict.FromString(payload)
+        return _columns(self._tree, self._class.FromString(payload))
+
+    def revise(self, payloads: pa.BinaryArray) -> Decoded:
+        """See `Engine`. `decode` is complete already."""
+        return self.decode(payloads)
 
     def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
         """See `Engine`."""
@@ -76,7 +111,10 @@ class ProtobufEngine:
         rows: Any = columns.to_pylist()  # type: ignore[misc]  # the stub knows no rows of structs
         for row in rows:
             message = self._class()
-            _fill(self._tree, row, message)
+            try:
+                _fill(self._tree, row, message)
+            except (DecodeError, ValueError) as error:
+                raise pa.ArrowInvalid(f"a row cannot be encoded as {self._tree.full_name}: {error}") from error
             payloads.append(message.SerializeToString())
         result: pa.BinaryArray = arrow.array(payloads, type=pa.binary())
         return result
@@ -88,8 +126,25 @@ def _why(tree: MessageTree, error: Exception) -> str:
     return f"cannot be decoded as {tree.full_name}: {reason}"
 
 
+def _column_tree(tree: MessageTree, struct: Any) -> MessageTree:
+    """The tree with the names of the struct's columns, which stand in the same order."""
+    fields: list[FieldTree] = []
+    for one, column in zip(tree.fields, list(struct)[:-1], strict=True):
+        kind = column.type
+        if one.shape is not Shape.SINGLE:
+            kind = kind.value_type if one.shape is Shape.REPEATED else kind.item_type
+        fields.append(replace(one, name=column.name, message=None if one.message is None else _column_tree(one.message, kind)))
+    return replace(tree, fields=tuple(fields))
+
+
+def _has_encoded(tree: MessageTree) -> bool:
+    return bool(tree.left_out) or any(
+        one.kind is Kind.ENCODED or (one.message is not None and _has_encoded(one.message)) for one in tree.fields
+    )
+
+
 def _columns(tree: MessageTree, message: Any) -> dict[str, Any]:
-    """One message as the values of its columns, by name."""
+    """One message as the values of its columns, by name. Takes the message apart if it has unknown fields."""
     result: dict[str, Any] = {}
     for one in tree.fields:
         name = f"f{one.number}"
@@ -101,6 +156,17 @@ def _columns(tree: MessageTree, message: Any) -> dict[str, Any]:
             result[one.name] = _value(one, getattr(message, name)) if message.HasField(name) else None
         else:
             result[one.name] = _value(one, getattr(message, name))
+    result[UNRECOGNIZED] = _unrecognized(tree, message)
+    return result
+
+
+def _unrecognized(tree: MessageTree, message: Any) -> bytes | None:
+    """The unknown fields of this level as they were on the wire: what is left when the known ones are cleared."""
+    if len(UnknownFieldSet(message)) == 0:
+        return None
+    for one in tree.fields:
+        message.ClearField(f"f{one.number}")
+    result: bytes = message.SerializeToString()
     return result
 
 
@@ -117,18 +183,24 @@ def _value(tree: FieldTree, value: Any) -> Any:
     """One value as it stands in its column."""
     if tree.message is not None:
         return _columns(tree.message, value)
+    if tree.json is not None:
+        return text_of(tree.json, value)
+    if tree.kind is Kind.ENCODED:
+        return value.SerializeToString()
     if tree.kind is Kind.TIMESTAMP:
         seconds, nanos = value.f1, value.f2
         if not (SECONDS_MIN <= seconds <= SECONDS_MAX and 0 <= nanos <= NANOS_MAX):
-            raise _Unmappable(f"field {tree.name}: timestamp of {seconds} s and {nanos} ns is outside the years 1 to 9999")
+            raise _Unmappable(f"field {tree.name}: timestamp of {seconds} s and {nanos} ns {OUT_OF_YEARS}")
         return seconds * 1_000_000 + nanos // 1000
+    if tree.wrapped:
+        value = value.f1
     if tree.enum is not None:
-        return dict(tree.enum.names).get(value, str(value))
+        return _names(tree.enum).get(value, str(value))
     return Decimal(value) if tree.kind in _UNSIGNED_64 else value
 
 
 def _fill(tree: MessageTree, row: Mapping[str, Any], message: Any) -> None:
-    """Set a message's fields from the values of its columns."""
+    """Set a message's fields from the values of its columns, and put its unknown fields after them."""
     for one in tree.fields:
         value, name = row[one.name], f"f{one.number}"
         if value is None:
@@ -144,36 +216,48 @@ def _fill(tree: MessageTree, row: Mapping[str, Any], message: Any) -> None:
                 entry = repeated.add()
                 _set(one.key, item[0], entry, "f1")
                 _set(one, item[1], entry, "f2")
-            elif one.message is not None:
-                _fill(one.message, item, repeated.add())
-            elif one.kind is Kind.TIMESTAMP:
-                _stamp(item, repeated.add())
+            elif _is_message(one):
+                _set_message(one, item, repeated.add())
             else:
                 repeated.append(_scalar(one, item))
+    if row[UNRECOGNIZED] is not None:
+        message.MergeFromString(row[UNRECOGNIZED])
+
+
+def _is_message(tree: FieldTree) -> bool:
+    """Whether a value of the field is a message on the wire."""
+    return tree.message is not None or tree.wrapped or tree.json is not None or tree.kind in (Kind.TIMESTAMP, Kind.ENCODED)
 
 
 def _set(tree: FieldTree, value: Any, message: Any, name: str) -> None:
     """Set a single field; present even when it holds its default. None: the default (only in map entries)."""
-    if tree.message is not None or tree.kind is Kind.TIMESTAMP:
+    if _is_message(tree):
         child = getattr(message, name)
         child.SetInParent()
-        if tree.message is None:
-            _stamp(value, child)
-        else:
-            _fill(tree.message, value, child)
+        _set_message(tree, value, child)
     else:
         setattr(message, name, _scalar(tree, value))
 
 
-def _stamp(value: datetime, message: Any) -> None:
-    us = (value - _EPOCH) // timedelta(microseconds=1)
-    message.f1, message.f2 = us // 1_000_000, us % 1_000_000 * 1000
+def _set_message(tree: FieldTree, value: Any, message: Any) -> None:
+    """Fill an empty message from its column's value."""
+    if tree.message is not None:
+        _fill(tree.message, value, message)
+    elif tree.json is not None:
+        fill_json(tree.json, value, message)
+    elif tree.kind is Kind.ENCODED:
+        message.MergeFromString(value)
+    elif tree.kind is Kind.TIMESTAMP:
+        us = (value - _EPOCH) // timedelta(microseconds=1)
+        message.f1, message.f2 = us // 1_000_000, us % 1_000_000 * 1000
+    elif not _is_default(tree, value):
+        message.f1 = _scalar(tree, value)
 
 
 def _scalar(tree: FieldTree, value: Any) -> Any:
     """A column's value as the wire form wants it. Raises pyarrow.ArrowInvalid for text that is no value of the enum."""
     if tree.enum is not None:
-        numbers = {name: number for number, name in tree.enum.names}
+        numbers = _numbers(tree.enum)
         if value in numbers:
             return numbers[value]
         number = int(value) if value.lstrip("-").isdigit() else None
@@ -181,6 +265,16 @@ def _scalar(tree: FieldTree, value: Any) -> Any:
             raise pa.ArrowInvalid(f"field {tree.name}: {value!r} is no value of its enum")
         return number
     return int(value) if tree.kind in _UNSIGNED_64 else value
+
+
+@lru_cache(_ENUMS_KEPT)
+def _names(enum: EnumTree) -> Mapping[int, str]:
+    return dict(enum.names)
+
+
+@lru_cache(_ENUMS_KEPT)
+def _numbers(enum: EnumTree) -> Mapping[str, int]:
+    return {name: number for number, name in enum.names}
 
 
 def _is_default(tree: FieldTree, value: Any) -> bool:

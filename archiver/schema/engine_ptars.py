@@ -1,51 +1,59 @@
 """The fast engine, on ptars (Rust): whole batches, with the complete engine for the few records that need judgement.
 
-Owns: the only import of ptars, and every guard against it: one bad record fails its batch, some bad records panic, and a record of many
-thousand nested groups would overflow the stack and kill the process.
-Promises: the same columns, errors and bytes as `engine_protobuf`, about 25 times faster while nothing is odd.
-Odd records cost the slow way.
+Owns: every guard against ptars: one bad record fails its batch, some bad records panic, and a record of many thousand nested groups would
+overflow the stack and kill the process. Owns the search for unknown fields as well, which ptars drops.
+Promises: the same columns, errors and bytes as `engine_protobuf`, about 25 times faster while nothing is odd. Odd records cost the slow
+way, but for what many records share: unknown fields of plain wire types (the engine learns their numbers and decodes with a tree extended
+by them) and values that columns do not hold whole, like nanoseconds.
 Must never: hand a record over `GUARDED_BYTES` to ptars that Protobuf's own parser has not accepted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import ptars
 import pyarrow as pa
 
 from archiver.schema.arrow import Array, arrow, pc
 from archiver.schema.engine import Decoded
 from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.tree import LENGTH_DELIMITED, FieldTree, Kind, MessageTree, Shape
-from archiver.schema.wire import wire_descriptor
-from archiver.schema.wire_columns import Doubts, list_parts, message_to_columns, message_to_wire, written_children
+from archiver.schema.ptars_encoder import Encoder, Level, levels_with_unknown
+from archiver.schema.ptars_handler import Failed
+from archiver.schema.ptars_reader import Piece, Reader
+from archiver.schema.splice import Rows, picked, spliced
+from archiver.schema.tree import Kind, MessageTree
+from archiver.schema.unknown import Extension, Extra, Path, Scanner, learned
+from archiver.schema.values import Bools
 
 GUARDED_BYTES = 8192
 """Longer payloads pass Protobuf's parser first. A nested group takes at least a byte of payload and about 100 bytes of ptars's stack, so
 shorter ones cannot overflow even a small one; ptars died between 80,000 and 160,000 levels on 8 MiB."""
 
-_CHECKED_ROWS, _PIECES = 2048, 16
-"""A failing batch of more rows is cut into that many pieces first: most of them are whole, and ptars is quicker than the parser."""
+_PIECE_ROWS, _PARSED_ROWS, _BISECT_ROWS = 8192, 256, 16
+"""A batch is decoded in pieces of the first size, so that a bad record costs no more than its piece. In a failing piece it is looked for
+with ptars down to the second size, which is quicker than the parser. Below the third a failing piece goes to the complete engine whole."""
 
-_BISECT_ROWS = 16
-"""Below this many rows a failing batch goes to the complete engine as a whole."""
+_SINGLE_FINDS = 2
+"""So many bad records of a piece are looked for one by one; if there are more, the whole piece passes the parser."""
 
+_FEW_ROWS, _FEW_BYTES = 64, 256 * 1024
+"""Fewer rows, and bytes, are not searched for what they share: judging them costs a few milliseconds."""
 
-class _Failed(Exception):
-    """ptars did not process the batch."""
+_ROUNDS = 4
+"""Extensions tried on one batch: a field that few rows have is seen when those with the frequent ones are done."""
 
+_SAMPLE_ROWS, _SAMPLE_BYTES = 64, 128 * 1024
+"""What the scanner looks at in one round: rows, and bytes of all of them."""
 
-class _Stage(Enum):
-    """How far the search for the bad records of a failing batch has come."""
+_SHARE = 8
+"""What at least one row in that many needs is done from the start in the batches that follow."""
 
-    WHOLE = "whole"
-    PIECE = "piece"
-    CHECKED = "checked"
+_FORGET_BATCHES = 64
+"""Batches after which it is tried whether they still need it."""
+
+_ENCODERS_MAX = 32
+"""Encoders that are kept, one per set of message levels with unknown fields."""
 
 
 class PtarsEngine:
@@ -55,8 +63,11 @@ class PtarsEngine:
         self._tree = tree
         self._message_type = message_type
         self._judge = ProtobufEngine(tree, message_type)
-        self._handler = _handler(tree)
-        self._encoder = _Encoder(tree)
+        self._plain = self._learned = Reader(tree, message_type, {}, self._judge.refusal)
+        self._scanner = Scanner(tree)
+        self._mergeable = not _has_opaque(tree)
+        self._encoders: dict[frozenset[Level], Encoder] = {frozenset(): Encoder(tree)}
+        self._habit = _Habit()
 
     @property
     def message_type(self) -> pa.StructType:
@@ -65,185 +76,201 @@ class PtarsEngine:
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """See `Engine`."""
+        self._habit.next_batch(len(payloads))
+        reader = self._learned if self._habit.extended else self._plain
+        pieces = list(self._pieces(reader, payloads, self._habit.checked))
+        return self._completed(payloads, pieces)
+
+    def revise(self, payloads: pa.BinaryArray) -> Decoded:
+        """See `Engine`."""
+        rows = np.arange(len(payloads), dtype=np.int64)
+        if _few(payloads):
+            return self._completed(payloads, [])
+        done: list[Piece] = []
+        rest: list[Piece] = []
+        for _ in range(_ROUNDS):
+            batch = picked(payloads, rows)
+            exact, rest = _divided([_placed(piece, rows) for piece in self._pieces(self._learned, batch, check=True)])
+            done += exact
+            rows = _others(rows, *(piece.rows for piece in exact))
+            if _few(picked(payloads, rows)) or not self._learn(payloads, rows):
+                break
+        self._habit.needed(sum(len(piece.rows) for piece in done), bool(self._learned.extension))
+        if self._mergeable:
+            done += [known for known in (self._without_unknown(payloads, piece) for piece in rest) if len(known.rows)]
+        return self._completed(payloads, done)
+
+    def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
+        """See `Engine`."""
+        children = [columns.field(i) for i in range(columns.type.num_fields)]
+        try:
+            encoder = self._encoder(frozenset(levels_with_unknown(self._tree, children)))
+            payloads: pa.BinaryArray = encoder.encode(children, len(columns))
+            return payloads
+        except Failed:
+            return self._judge.encode(columns)
+
+    def _encoder(self, levels: frozenset[Level]) -> Encoder:
+        found = self._encoders.get(levels)
+        if found is None:
+            if len(self._encoders) >= _ENCODERS_MAX:
+                self._encoders = {frozenset(): self._encoders[frozenset()]}
+            found = self._encoders[levels] = Encoder(self._tree, levels)
+        return found
+
+    def _completed(self, payloads: pa.BinaryArray, pieces: list[Piece]) -> Decoded:
+        """The batch of these pieces; what is in none of them is judged."""
+        settled = np.ones(len(payloads), np.bool_)
+        for piece in pieces:
+            settled[piece.rows] = False
+        rest = np.flatnonzero(settled)
+        for piece in pieces:
+            if piece.exact is not None:
+                settled[piece.rows] = piece.exact
+        parts = [(piece.rows, piece.columns) for piece in pieces]
+        errors: dict[int, str] = {}
+        if len(rest) or not parts:
+            judged = self._judge.decode(picked(payloads, rest))
+            parts.append((rest, judged.columns))
+            errors = {int(rest[row]): why for row, why in judged.errors.items()}
+        return Decoded(spliced(parts), errors, settled)
+
+    def _pieces(self, reader: Reader, payloads: pa.BinaryArray, check: bool) -> Iterator[Piece]:
+        """The rows that ptars decodes without doubt, in pieces."""
         rows = np.arange(len(payloads), dtype=np.int64)
         long = pc.greater(pc.binary_length(payloads), GUARDED_BYTES)
         if pc.any(long).as_py():
             refused = self._refused(payloads, np.flatnonzero(long.to_numpy(zero_copy_only=False)))
-            rows = np.setdiff1d(rows, refused, assume_unique=True)
-        parts: list[pa.StructArray] = []
-        placed: list[np.ndarray[Any, np.dtype[np.int64]]] = []
-        self._decode_rows(payloads, rows, parts, placed)
-        done = np.concatenate(placed) if placed else np.zeros(0, np.int64)
-        if len(done) == len(payloads) and len(parts) == 1:
-            return Decoded(parts[0], {})
-        rest = np.setdiff1d(np.arange(len(payloads), dtype=np.int64), done, assume_unique=True)
-        judged = self._judge.decode(payloads.take(arrow.array(rest)))
-        order = np.argsort(np.concatenate([done, rest]), kind="stable")
-        columns = arrow.concat_arrays([*parts, judged.columns]).take(arrow.array(order))
-        return Decoded(columns, {int(rest[row]): why for row, why in judged.errors.items()})
+            rows = _others(rows, refused)
+        for start in range(0, len(rows), _PIECE_ROWS):
+            yield from self._decoded(reader, payloads, rows[start : start + _PIECE_ROWS], check, _SINGLE_FINDS)
 
-    def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
-        """See `Engine`."""
-        try:
-            payloads: pa.BinaryArray = self._encoder.encode([columns.field(i) for i in range(len(self._tree.fields))])
-            return payloads
-        except _Failed:
-            return self._judge.encode(columns)
+    def _decoded(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, finds: int) -> Iterator[Piece]:
+        """Pieces of these rows.
 
-    def _refused(
-        self, payloads: pa.BinaryArray, rows: Sequence[int] | np.ndarray[Any, np.dtype[np.int64]]
-    ) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Those of the rows that Protobuf's parser refuses."""
-        items: Any = payloads.take(arrow.array(rows)).to_pylist()
-        return np.array([row for row, item in zip(rows, items, strict=True) if self._judge.refusal(item) is not None], dtype=np.int64)
-
-    def _decode_rows(
-        self,
-        payloads: pa.BinaryArray,
-        rows: np.ndarray[Any, np.dtype[np.int64]],
-        parts: list[pa.StructArray],
-        placed: list[np.ndarray[Any, np.dtype[np.int64]]],
-        stage: _Stage = _Stage.WHOLE,
-    ) -> None:
-        """Decode the rows that ptars can, adding columns and their rows; the rest is left for the judge.
-
-        A failing batch is cut into pieces; a failing piece is freed of what the parser refuses. If that was not the reason it is halved:
-        rows that ptars refuses although Protobuf takes them (they are rare) end in batches of a few.
+        A failing piece is freed of what the parser refuses: first where ptars stumbles, `finds` times, then all of it. If that was not the
+        reason (`finds` below 0) it is halved: rows that ptars refuses although Protobuf takes them (they are rare) end in batches of a few.
         """
         if len(rows) == 0:
             return
         try:
-            columns, doubtful = self._decode_all(payloads if len(rows) == len(payloads) else payloads.take(arrow.array(rows)))
-        except _Failed:
-            if stage is _Stage.WHOLE and len(rows) > _CHECKED_ROWS:
-                for piece in np.array_split(rows, _PIECES):
-                    self._decode_rows(payloads, piece, parts, placed, _Stage.PIECE)
-            elif stage is not _Stage.CHECKED:
-                good = np.setdiff1d(rows, self._refused(payloads, rows), assume_unique=True)
-                self._decode_rows(payloads, good, parts, placed, _Stage.CHECKED)
-            elif len(rows) > _BISECT_ROWS:
-                for half in np.array_split(rows, 2):
-                    self._decode_rows(payloads, half, parts, placed, _Stage.CHECKED)
+            yield reader.decode(picked(payloads, rows), rows, check)
             return
-        if doubtful:
-            keep = np.ones(len(rows), np.bool_)
-            keep[sorted(doubtful)] = False
-            columns, rows = columns.filter(arrow.array(keep)), rows[keep]
-        parts.append(columns)
-        placed.append(rows)
+        except Failed:
+            pass
+        if finds >= 0:
+            suspects = rows if finds == 0 else self._stumbling(reader, payloads, rows)
+            refused = self._refused(payloads, suspects)
+            finds = finds - 1 if len(refused) or finds == 0 else 0
+            yield from self._decoded(reader, payloads, _others(rows, refused), check, finds)
+        elif len(rows) > _BISECT_ROWS:
+            for half in np.array_split(rows, 2):
+                yield from self._decoded(reader, payloads, half, check, finds)
 
-    def _decode_all(self, payloads: pa.BinaryArray) -> tuple[pa.StructArray, set[int]]:
-        """Columns of a batch, and the rows whose columns are not to be trusted. Raises _Failed."""
-        batch = _guarded(self._handler.array_to_record_batch, payloads)
-        doubts = Doubts()
-        return message_to_columns(self._tree, batch.columns, self._message_type, doubts, None), doubts.rows
+    def _stumbling(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows) -> Rows:
+        """A few neighbours among the rows of a failing piece, one of which makes it fail."""
+        while len(rows) > _PARSED_ROWS:
+            half = len(rows) // 2
+            rows = rows[half:] if reader.takes(picked(payloads, rows[:half])) else rows[:half]
+        return rows
 
+    def _refused(self, payloads: pa.BinaryArray, rows: Rows) -> Rows:
+        """Those of the rows that Protobuf's parser refuses."""
+        items = picked(payloads, rows).to_pylist()
+        return np.array([row for row, item in zip(rows, items, strict=True) if self._judge.refusal(item) is not None], dtype=np.int64)
 
-@dataclass(frozen=True)
-class _Part:
-    """Neighbouring fields that are encoded in one go: a run of fields, or one unpacked list (then element by element)."""
+    def _without_unknown(self, payloads: pa.BinaryArray, piece: Piece) -> Piece:
+        """The rows of the piece that Protobuf's parser takes and finds no unknown fields in: only their spelling is odd."""
+        items = picked(payloads, piece.rows).to_pylist()
+        return _kept(piece, np.fromiter((self._judge.knows_all(item) for item in items), np.bool_, len(items)))
 
-    tree: MessageTree
-    places: tuple[int, ...]
-    handler: Any
-    schema: pa.Schema
-    unpacked: bool
-
-
-class _Encoder:
-    """Encodes one message type.
-
-    ptars packs every repeated number. Where the schema says unpacked, the elements are encoded as messages of one field and joined; a
-    message that contains such a field is encoded on its own and enters its parent as bytes, which are the same on the wire.
-    """
-
-    def __init__(self, tree: MessageTree) -> None:
-        self._tree = tree
-        self._inner = {
-            i: _Encoder(one.message) for i, one in enumerate(tree.fields) if one.message is not None and not _is_plain(one.message)
-        }
-        self._parts: list[_Part] = []
-        run: list[int] = []
-        for i, one in enumerate(tree.fields):
-            if _is_unpacked(one):
-                self._close(run)
-                self._parts.append(
-                    _part(MessageTree((replace(one, shape=Shape.SINGLE, presence=True),), tree.full_name), (i,), unpacked=True)
-                )
-            else:
-                run.append(i)
-        self._close(run)
-
-    def encode(self, children: Sequence[Array]) -> Array:
-        """Payloads of messages from their fields' columns, in the order of the tree. Raises _Failed."""
-        payloads = [self._encode_part(part, children) for part in self._parts]
-        return payloads[0] if len(payloads) == 1 else pc.binary_join_element_wise(*payloads, b"")
-
-    def _close(self, run: list[int]) -> None:
-        """End a run of fields: one part."""
-        if run:
-            fields = tuple(_opaque(self._tree.fields[i]) if i in self._inner else self._tree.fields[i] for i in run)
-            self._parts.append(_part(MessageTree(fields, self._tree.full_name), tuple(run), unpacked=False))
-            run.clear()
-
-    def _encode_part(self, part: _Part, children: Sequence[Array]) -> Array:
-        if part.unpacked:
-            offsets, values = list_parts(children[part.places[0]])
-            elements = _encode_batch(part, [values])
-            return pc.binary_join(arrow.ListArray.from_arrays(arrow.array(offsets), elements), b"")
-        return _encode_batch(part, [self._opaque_column(i, children[i]) if i in self._inner else children[i] for i in part.places])
-
-    def _opaque_column(self, place: int, array: Array) -> Array:
-        """A column of messages as a column of their payloads, of the same shape."""
-        inner, shape = self._inner[place], self._tree.fields[place].shape
-        if shape is Shape.SINGLE:
-            return inner.payloads(array)
-        offsets, values = list_parts(array)
-        if shape is Shape.REPEATED:
-            return arrow.ListArray.from_arrays(arrow.array(offsets), inner.payloads(values))
-        return arrow.MapArray.from_arrays(arrow.array(offsets), values.field(0), inner.payloads(values.field(1)))
-
-    def payloads(self, structs: Array) -> Array:
-        """Payloads of messages; null where the struct is null."""
-        payloads = self.encode(written_children(structs)[: len(self._tree.fields)])
-        return payloads if structs.null_count == 0 else pc.if_else(structs.is_valid(), payloads, arrow.scalar(None, pa.binary()))
+    def _learn(self, payloads: pa.BinaryArray, rows: Rows) -> bool:
+        """Extend the learned reader by what a sample of the rows has; whether there was anything new."""
+        sample = picked(payloads, rows[:: max(1, len(rows) // _SAMPLE_ROWS)][:_SAMPLE_ROWS])
+        found: list[dict[tuple[Path, int], Extra]] = []
+        size = 0
+        for payload in sample.to_pylist():
+            if size + len(payload) <= _SAMPLE_BYTES:
+                size += len(payload)
+                found.append(self._scanner.unknown_fields(payload) or {})
+        extension: Extension = learned(self._learned.extension, found)
+        if extension is self._learned.extension:
+            return False
+        self._learned = Reader(self._tree, self._message_type, extension, self._judge.refusal)
+        return True
 
 
-def _encode_batch(part: _Part, columns: list[Array]) -> Array:
-    arrays = message_to_wire(part.tree, columns, list(part.schema))
-    return _guarded(part.handler.record_batch_to_array, pa.RecordBatch.from_arrays(arrays, schema=part.schema))
+class _Habit:
+    """What the rows of recent batches had in common, so that the next batch starts with it."""
+
+    def __init__(self) -> None:
+        self.extended = False
+        """Batches are decoded with the learned extension."""
+        self.checked = False
+        """Batches are looked at for exact rows at once: most of their rows are read whole, but columns do not hold them whole."""
+        self._rows = self._batches = 0
+
+    def next_batch(self, rows: int) -> None:
+        """A batch of so many rows is about to be decoded."""
+        self._rows = rows
+        self._batches += 1
+        if self._batches > _FORGET_BATCHES:
+            self.extended = self.checked = False
+            self._batches = 0
+
+    def needed(self, rows: int, extension: bool) -> None:
+        """So many rows of the batch were found exact afterwards, with or without an extension."""
+        if rows == 0 or rows * _SHARE < self._rows:
+            return
+        if extension and not self.extended:
+            self.extended = True
+        else:
+            self.checked = True
+        self._batches = 0
 
 
-def _part(tree: MessageTree, places: tuple[int, ...], unpacked: bool) -> _Part:
-    handler = _handler(tree)
-    return _Part(tree, places, handler, handler.schema(), unpacked)
+def _few(payloads: Array) -> bool:
+    return len(payloads) < _FEW_ROWS and (pc.sum(pc.binary_length(payloads)).as_py() or 0) < _FEW_BYTES
 
 
-def _opaque(tree: FieldTree) -> FieldTree:
-    return replace(tree, kind=Kind.BYTES, message=None)
+def _others(rows: Rows, *without: Rows) -> Rows:
+    """The rows (ascending) that are in none of the others, which are among them."""
+    if not any(len(one) for one in without):
+        return rows
+    keep = np.ones(len(rows), np.bool_)
+    for one in without:
+        keep[np.searchsorted(rows, one)] = False
+    return rows[keep]
 
 
-def _is_unpacked(tree: FieldTree) -> bool:
-    return tree.shape is Shape.REPEATED and not tree.packed and tree.kind not in LENGTH_DELIMITED
+def _divided(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """The exact rows of checked pieces, and the others."""
+    exact: list[Piece] = []
+    rest: list[Piece] = []
+    for piece in pieces:
+        assert piece.exact is not None
+        if piece.exact.all():
+            exact.append(piece)
+        elif not piece.exact.any():
+            rest.append(piece)
+        else:
+            exact.append(_kept(piece, piece.exact))
+            rest.append(_kept(piece, ~piece.exact))
+    return exact, rest
 
 
-def _is_plain(tree: MessageTree) -> bool:
-    """Whether ptars alone encodes the message as declared."""
-    return all(not _is_unpacked(one) and (one.message is None or _is_plain(one.message)) for one in tree.fields)
+def _kept(piece: Piece, keep: Bools) -> Piece:
+    return Piece(piece.rows[keep], piece.columns.filter(arrow.array(keep)), None if piece.exact is None else piece.exact[keep])
 
 
-def _handler(tree: MessageTree) -> Any:
-    descriptor = wire_descriptor(tree)
-    return ptars.HandlerPool([descriptor.file]).get_for_message(descriptor)
+def _placed(piece: Piece, rows: Rows) -> Piece:
+    """A piece of a selection of rows as a piece of all of them."""
+    return Piece(rows[piece.rows], piece.columns, piece.exact)
 
 
-def _guarded(call: Any, argument: Any) -> Any:
-    """Call into ptars; raises _Failed for its errors and its panics (which are BaseExceptions of their own module)."""
-    try:
-        return call(argument)
-    except Exception as error:
-        raise _Failed(str(error)) from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise _Failed(f"panic: {error}") from error
+def _has_opaque(tree: MessageTree) -> bool:
+    """Whether anything in the tree is not taken apart by both libraries alike: messages as bytes (which Protobuf merges), groups."""
+    return any(
+        one.delimited or one.json is not None or one.kind is Kind.ENCODED or (one.message is not None and _has_opaque(one.message))
+        for one in tree.fields
+    )

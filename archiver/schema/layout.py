@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from archiver.errors import Corrupted
+from archiver.schema.names import column_names
 from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldTree, Kind, MessageTree, Shape
 
 FIELD_ID = b"PARQUET:field_id"
@@ -48,6 +49,7 @@ _TYPES: Mapping[Kind, str] = {
     Kind.BYTES: "binary",
     Kind.ENUM: "string",
     Kind.TIMESTAMP: "timestamptz",
+    Kind.ENCODED: "binary",
 }
 
 _ARROW: Mapping[str, pa.DataType] = {
@@ -125,7 +127,8 @@ def _record(tree: MessageTree | None) -> Json:
 
 
 def _message(tree: MessageTree) -> list[Json]:
-    return [*(_column(one.name, _field_type(one)) for one in tree.fields), _column(UNRECOGNIZED, "binary")]
+    names = column_names([one.name for one in tree.fields], ())
+    return [*(_column(name, _field_type(one)) for name, one in zip(names, tree.fields, strict=True)), _column(UNRECOGNIZED, "binary")]
 
 
 def _field_type(tree: FieldTree) -> str | Json:
@@ -155,15 +158,38 @@ def _number(kind: str | Json, ids: Iterator[int]) -> None:
         _number(kind["value"], ids)
 
 
+def column_type(tree: FieldTree) -> str | Json:
+    """The type of a field's column, without ids."""
+    return _field_type(tree)
+
+
+def new_column(tree: FieldTree, ids: Iterator[int]) -> Json:
+    """An optional column of the tree's name for a field that has none yet, with fresh ids for it and for what is inside."""
+    column = _column(tree.name, _field_type(tree))
+    column["id"] = next(ids)
+    _number(column["type"], ids)
+    return column
+
+
+def message_columns(struct: Json, ids: Iterator[int]) -> None:
+    """Add to the struct of a key or a value, in place, what of the archiver's own columns for a message it does not have yet."""
+    have = {one["name"] for one in struct["fields"]}
+    for name, kind in ((PREFIX, "binary"), (ERR, "string"), (UNRECOGNIZED, "binary")):
+        if name not in have:
+            struct["fields"].append({**_column(name, kind), "id": next(ids)})
+
+
 def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
     """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of the message in it (or a map's key), "3/2" a map's value.
 
-    `struct` is the Iceberg struct that `tree` was mapped to. The element of a list has no number of its own: its id stands in the JSON.
+    `struct` is the Iceberg struct that `tree` was mapped to; its names are those of the columns, or the wanted ones of a first schema. The
+    element of a list has no number of its own: its id stands in the JSON.
     """
     result: dict[str, int] = {}
     by_name = {one["name"]: one for one in struct["fields"]}
-    for one in tree.fields:
-        column = by_name[one.name]
+    names = column_names([one.name for one in tree.fields], ())
+    for one, name in zip(tree.fields, names, strict=True):
+        column = by_name[name]
         result[str(one.number)] = column["id"]
         kind, prefix = column["type"], str(one.number)
         if one.shape is Shape.MAP:

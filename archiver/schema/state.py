@@ -1,228 +1,217 @@
 """The schema state of a topic: a pure state machine over the SCHEMA entries of the control log.
 
-Owns: `TopicSchema`, its form in the control log, and the decision what a topic's newest Protobuf schema means for its table.
+Owns: the decision what a topic's newest Protobuf schema means for its columns, and what archives of a version are written with.
 Promises: a field id once given is never given again; the same input gives the same state, bit for bit; a descriptor set that reads
-differently but maps to the same columns and bytes changes nothing.
-Must never: change columns behind anybody's back. This version does not evolve schemas: a difference halts the topic with what changed.
+differently but maps to the same columns and bytes changes nothing. A recorded version is never altered, only followed by another.
+Must never: take a column away, or halt a topic because its schema changed.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pyarrow as pa
 
-from archiver.errors import Corrupted, Halt, TopicHalted
-from archiver.proto import control_log_pb2
-from archiver.schema.descriptors import Source, source_tree
+from archiver.schema.changes import Change
+from archiver.schema.descriptors import Source
+from archiver.schema.evolve import SideEvolution, SideName, settled_names, type_text
 from archiver.schema.layout import BoundedColumn, Json, arrow_schema_of, bounded_columns_of, field_ids, iceberg_schema, schema_text
-from archiver.schema.tree import FieldTree, MessageTree
+from archiver.schema.past import Trees, highest_id, inside, mapped, side_past, trees_of
+from archiver.schema.recorded import SourceSchema, TopicSchema
+from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldTree, MessageTree, Shape
 
-_CHANGES_SHOWN = 5
+__all__ = ["Decision", "SourceSchema", "TopicSchema", "arrow_schema", "bounded_columns", "column_tree", "decide"]
 
-
-@dataclass(frozen=True)
-class SourceSchema:
-    """The Protobuf side of a key or a value, as recorded."""
-
-    message: str
-    """Full name of the message."""
-    descriptor_set: bytes
-    """A serialized FileDescriptorSet with every file the message needs."""
-    field_ids: Mapping[str, int]
-    """Path of field numbers to Iceberg field id, as `layout.field_ids` spells it."""
-
-    def source(self) -> Source:
-        """The same without ids."""
-        return Source(self.message, self.descriptor_set)
+_SIDES: tuple[SideName, SideName] = ("key", "value")
 
 
 @dataclass(frozen=True)
-class TopicSchema:
-    """The columns of a topic from one SCHEMA entry on."""
+class Decision:
+    """What a topic's columns are from here on."""
 
-    version: int
-    """1, 2, … per topic."""
-    iceberg_json: str
-    """Iceberg's JSON form with the field ids in force."""
-    key: SourceSchema | None
-    """None: the key has no schema."""
-    value: SourceSchema | None
-    """None: the value has no schema."""
+    schema: TopicSchema
+    """The newest recorded one itself if nothing that matters changed, else one that follows it and is not recorded yet."""
+    changes: tuple[Change, ...]
+    """What is different, keys first, in the order of the field numbers; of a first version, its columns. Nested fields of a new column are
+    not told one by one."""
 
-    def to_entry(self, topic_id: bytes) -> control_log_pb2.SchemaChanged:
-        """The entry's body for the control log. `topic_id`: 16 bytes."""
-        entry = control_log_pb2.SchemaChanged(topic_id=topic_id, version=self.version, iceberg_schema=self.iceberg_json)
-        for theirs, ours in ((entry.key, self.key), (entry.value, self.value)):
-            if ours is not None:
-                theirs.message, theirs.descriptor_set = ours.message, ours.descriptor_set
-                theirs.field_ids.update(ours.field_ids)
-        return entry
-
-    @staticmethod
-    def from_entry(entry: control_log_pb2.SchemaChanged) -> TopicSchema:
-        """The state that an entry records. Raises Corrupted if its JSON cannot be read."""
-        _parse(entry.iceberg_schema)
-        key = _source_schema(entry.key) if entry.HasField("key") else None
-        value = _source_schema(entry.value) if entry.HasField("value") else None
-        return TopicSchema(entry.version, entry.iceberg_schema, key, value)
-
-    def schema(self) -> Json:
-        """The Iceberg schema as parsed JSON."""
-        return _parse(self.iceberg_json)
+    @property
+    def compatible(self) -> bool:
+        """Whether every change is."""
+        return all(one.compatible for one in self.changes)
 
 
 def arrow_schema(schema: TopicSchema) -> pa.Schema:
-    """What archives of the topic are written with: `layout.arrow_schema_of` of the recorded JSON."""
-    return arrow_schema_of(schema.schema())
+    """What archives of that version are written with: the columns that its messages have, in the order of their trees."""
+    return arrow_schema_of(_active(schema))
 
 
 def bounded_columns(schema: TopicSchema) -> tuple[BoundedColumn, ...]:
-    """The leaves with statistics and bounds: `layout.bounded_columns_of` of the recorded JSON."""
-    return bounded_columns_of(schema.schema())
+    """The leaves with statistics and bounds: `layout.bounded_columns_of` of the columns in `arrow_schema`."""
+    return bounded_columns_of(_active(schema))
 
 
-def decide(topic: str, known: TopicSchema | None, key: Source | None, value: Source | None) -> TopicSchema:
-    """What the topic's columns are from here on: `known` itself when nothing that matters changed, a first version when nothing is known.
+def column_tree(side: SourceSchema, struct: Json) -> MessageTree:
+    """The message's tree with the names of its columns in place of Protobuf's, found by field id.
 
-    Raises ConfigInvalid for a message that this version does not map, TopicHalted (with what changed) for any difference to `known`.
+    `struct`: the type of the version's `key` or `value` column. Raises ConfigInvalid if the recorded descriptors do not map.
     """
-    key_tree, value_tree = _tree(key, f"topic {topic}, key"), _tree(value, f"topic {topic}, value")
-    if known is None:
-        columns = iceberg_schema(key_tree, value_tree)
-        return TopicSchema(1, schema_text(columns), _record(key, key_tree, columns, 0), _record(value, value_tree, columns, 1))
-    changes = [*_side_changes("key", known.key, key, key_tree), *_side_changes("value", known.value, value, value_tree)]
-    if not changes:
-        return known
-    shown = "; ".join(changes[:_CHANGES_SHOWN])
-    more = f"; and {len(changes) - _CHANGES_SHOWN} more" if len(changes) > _CHANGES_SHOWN else ""
-    raise TopicHalted(
-        topic,
-        f"its schema differs from version {known.version} in the ledger: {shown}{more}. "
-        "this version does not evolve tables yet; go back to the former schema, or write to a new topic",
-    )
+    return _column_message(trees_of(side.source(), "recorded schema").tree, side, struct, "")
 
 
-def adopt_table_ids(schema: TopicSchema, table_schema_json: str) -> TopicSchema:
-    """The schema with the field ids that the catalog assigned, found by name; `schema` itself if they are the same.
+def decide(topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None, ids_above: int = 0) -> Decision:
+    """What the topic's columns are from here on; a first version if `history` is empty.
 
-    Columns that the table has besides ours are left alone. Raises Halt if one of ours is missing or has another type.
+    `history` has every recorded version, the oldest first. New field ids are above every id in it and above `ids_above`, the table's last
+    column id (the first version's are from 1 on, because catalogs assign those). The rules stand in docs/protocols/schema-evolution.md.
+    Raises ConfigInvalid for a message that this version does not map.
     """
-    ours, table = schema.schema(), _parse(table_schema_json)
-    _adopt(ours, table, "")
-    text = schema_text(ours)
-    if text == schema_text(schema.schema()):
-        return schema
-    key, value = (_renumbered(side, ours, index) for index, side in enumerate((schema.key, schema.value)))
-    return replace(schema, iceberg_json=text, key=key, value=value)
-
-
-def _parse(text: str) -> Json:
-    try:
-        schema = json.loads(text)
-    except ValueError as error:
-        raise Corrupted(f"an iceberg schema cannot be read: {error}; text begins {text[:60]!r}") from error
-    if not isinstance(schema, dict) or schema.get("type") != "struct":
-        raise Corrupted(f"an iceberg schema is not a struct; text begins {text[:60]!r}")
-    return schema
-
-
-def _source_schema(entry: control_log_pb2.SchemaChanged.Source) -> SourceSchema:
-    return SourceSchema(entry.message, entry.descriptor_set, dict(entry.field_ids))
-
-
-def _tree(source: Source | None, where: str) -> MessageTree | None:
-    return None if source is None else source_tree(source, where)
-
-
-def _record(source: Source | None, tree: MessageTree | None, columns: Json, index: int) -> SourceSchema | None:
-    if source is None or tree is None:
-        return None
-    return SourceSchema(source.message, source.descriptor_set, field_ids(tree, columns["fields"][index]["type"]))
-
-
-def _renumbered(side: SourceSchema | None, columns: Json, index: int) -> SourceSchema | None:
-    if side is None:
-        return None
-    return _record(side.source(), source_tree(side.source()), columns, index)
-
-
-def _side_changes(side: str, known: SourceSchema | None, source: Source | None, tree: MessageTree | None) -> list[str]:
-    """What changed in the key or the value, in words."""
-    if known is None or source is None or tree is None:
-        if known is None and source is None:
-            return []
-        return [
-            f"the {side} now has a schema, it had none" if known is None else f"the {side} has no schema any more, it was {known.message}"
-        ]
-    if known.message != source.message:
-        return [f"the {side}'s message is {source.message}, it was {known.message}"]
-    return [f"{side}: {change}" for change in message_changes(source_tree(known.source()), tree)]
-
-
-def message_changes(old: MessageTree, new: MessageTree, path: str = "") -> list[str]:
-    """Every difference between two trees, in words; empty exactly if they are equal."""
-    changes: list[str] = []
-    before, after = old.by_number(), new.by_number()
-    for number in sorted({*before, *after}):
-        if number not in after:
-            changes.append(f"field {path}{before[number].name} = {number} was removed")
-        elif number not in before:
-            changes.append(f"field {path}{after[number].name} = {number} was added")
+    where = [f"topic {topic}, {side}" for side in _SIDES]
+    sources = [_without_gone_names(source, history, index, where[index]) for index, source in enumerate((key, value))]
+    trees = [None if source is None else trees_of(source, at) for source, at in zip(sources, where, strict=True)]
+    if not history:
+        return _first(sources, trees)
+    newest = history[-1]
+    if all(_same(*one) for one in zip(newest.sides(), sources, trees, where, strict=True)):
+        return Decision(newest, ())
+    columns = newest.schema()
+    ids = itertools.count(max(highest_id(history), ids_above) + 1)
+    sides: list[SourceSchema | None] = []
+    changes: list[Change] = []
+    for index, name in enumerate(_SIDES):
+        column, source, tree = columns["fields"][index], sources[index], trees[index]
+        evolution = SideEvolution(name, side_past(history, index, column, where[index]), ids)
+        if source is None or tree is None:
+            evolution.drop_all(column)
         else:
-            changes.extend(_field_changes(before[number], after[number], path))
-    return changes
+            evolution.carry_on(column, tree.tree, tree.wanted)
+        sides.append(None if source is None else SourceSchema.of(source, evolution.field_ids))
+        changes += [*_side_changes(name, newest.sides()[index], source), *evolution.changes]
+    return Decision(TopicSchema(newest.version + 1, schema_text(columns), sides[0], sides[1]), tuple(changes))
 
 
-def _field_changes(old: FieldTree, new: FieldTree, path: str) -> list[str]:
-    if old == new:
+def _first(sources: Sequence[Source | None], trees: Sequence[Trees | None]) -> Decision:
+    named = [None if one is None else settled_names(one.wanted) for one in trees]
+    columns = iceberg_schema(named[0], named[1])
+    sides: list[SourceSchema | None] = []
+    changes: list[Change] = []
+    for index, (source, tree, trees_of_side) in enumerate(zip(sources, named, trees, strict=True)):
+        if source is None or tree is None or trees_of_side is None:
+            sides.append(None)
+            continue
+        struct = columns["fields"][index]["type"]
+        sides.append(SourceSchema.of(source, field_ids(tree, struct)))
+        by_name = {one["name"]: one for one in struct["fields"]}
+        for one, column in zip(trees_of_side.tree.fields, tree.fields, strict=True):
+            changes.append(_added(_SIDES[index], one, by_name[column.name]))
+    return Decision(TopicSchema(1, schema_text(columns), sides[0], sides[1]), tuple(changes))
+
+
+def _added(side: Literal["key", "value"], field: FieldTree, column: Json) -> Change:
+    now = type_text(column["type"])
+    return Change(side, str(field.number), field.name, "added", f"{side}.{column['name']}", column["id"], "", now, "", compatible=True)
+
+
+def _without_gone_names(source: Source | None, history: Sequence[TopicSchema], index: int, where: str) -> Source | None:
+    """The source without configured names of fields that an earlier version had and this message has no more: no reason to halt."""
+    if source is None or not source.columns:
+        return source
+    recorded = {one for schema in history if (side := schema.sides()[index]) is not None for one in side.columns}
+    paths = set(_dotted(trees_of(replace(source, columns=()), where).tree, ""))
+    return replace(source, columns=tuple(one for one in source.columns if one[0] in paths or one not in recorded))
+
+
+def _dotted(tree: MessageTree, above: str) -> list[str]:
+    found: list[str] = []
+    for one in tree.fields:
+        found.append(f"{above}{one.name}")
+        if one.message is not None:
+            found += _dotted(one.message, f"{above}{one.name}.")
+    return found
+
+
+def _same(known: SourceSchema | None, source: Source | None, trees: Trees | None, where: str) -> bool:
+    """Whether a key or a value is read and written as recorded, to columns of the names recorded."""
+    if known is None or source is None or trees is None:
+        return known is None and source is None
+    if known.message != source.message or known.envelope != source.envelope:
+        return False
+    recorded = trees_of(known.source(), where)
+    return recorded == trees and set(known.field_ids) == set(_paths(trees.tree, ""))
+
+
+def _paths(tree: MessageTree, above: str) -> list[str]:
+    """Every path of field numbers that `layout.field_ids` gives."""
+    found: list[str] = []
+    for one in tree.fields:
+        path = f"{above}{one.number}"
+        found += [path, f"{path}/1", f"{path}/2"] if one.shape is Shape.MAP else [path]
+        if one.message is not None:
+            found += _paths(one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/")
+    return found
+
+
+def _side_changes(side: SideName, known: SourceSchema | None, source: Source | None) -> list[Change]:
+    """Changes of the whole key or value."""
+    if known is None and source is None:
         return []
-    where = f"field {path}{old.name} = {old.number}"
-    changes = [f"{where} was renamed to {new.name}"] if old.name != new.name else []
-    if old.key is not None and new.key is not None and old.key != new.key:
-        changes.append(f"{where} had keys of type {old.key.kind.value}, now {new.key.kind.value}")
-    for what in ("shape", "kind"):
-        a, b = getattr(old, what).value, getattr(new, what).value
-        if a != b:
-            changes.append(f"{where} was {a}, now {b}")
-    for what, text in (("presence", "field presence"), ("packed", "packed encoding"), ("oneof", "its oneof")):
-        if getattr(old, what) != getattr(new, what):
-            changes.append(f"{where} changed {text}")
-    if old.enum is not None and new.enum is not None and old.enum != new.enum:
-        values = sorted(set(old.enum.names) ^ set(new.enum.names))
-        changes.append(f"{where} changed enum values {', '.join(f'{name} = {number}' for number, name in values[:_CHANGES_SHOWN])}")
-    if old.message is not None and new.message is not None:
-        changes.extend(message_changes(old.message, new.message, f"{path}{old.name}."))
+    if known is None or source is None:
+        was, now = "" if known is None else known.message, "" if source is None else source.message
+        why = "the bytes alone are kept, in __raw__" if source is None else "__raw__ is kept only where the columns do not give the bytes"
+        return [Change(side, "", "", "message", side, None, was, now, why, compatible=True)]
+    changes: list[Change] = []
+    if known.message != source.message:
+        why = "its fields go on by their numbers"
+        changes.append(Change(side, "", "", "message", side, None, known.message, source.message, why, compatible=True))
+    if known.envelope != source.envelope:
+        was, now = (_envelope_text(one) for one in (known, source))
+        changes.append(Change(side, "", "", "envelope", side, None, was, now, "", compatible=True))
     return changes
 
 
-def _adopt(ours: Json, table: str | Json, path: str) -> None:
-    """Write the ids of `table` into `ours`, a nested type, in place."""
-    kind = ours["type"]
-    if not isinstance(table, dict) or table["type"] != kind:
-        raise _differs(path, kind, table if isinstance(table, str) else table["type"])
-    if kind == "struct":
-        theirs = {one["name"]: one for one in table["fields"]}
-        for one in ours["fields"]:
-            where = f"{path}.{one['name']}".lstrip(".")
-            if one["name"] not in theirs:
-                raise Halt(f"the table has no column {where}; restore it, or archive to another table")
-            one["id"] = theirs[one["name"]]["id"]
-            _adopt_type(one["type"], theirs[one["name"]]["type"], where)
-        return
-    for part in ("element",) if kind == "list" else ("key", "value"):
-        ours[f"{part}-id"] = table[f"{part}-id"]
-        _adopt_type(ours[part], table[part], f"{path}.{part}")
+def _envelope_text(side: SourceSchema | Source) -> str:
+    return "no envelope" if side.envelope is None else f"ids {', '.join(str(number) for number, _ in side.envelope.ids)}"
 
 
-def _adopt_type(ours: str | Json, table: str | Json, path: str) -> None:
-    if isinstance(ours, dict):
-        _adopt(ours, table, path)
-    elif not isinstance(table, str) or table.replace(" ", "") != ours.replace(" ", ""):
-        raise _differs(path, ours, table if isinstance(table, str) else table["type"])
+def _active(schema: TopicSchema) -> Json:
+    """The recorded JSON cut down to the columns that the version's messages have."""
+    columns = schema.schema()
+    for column, side in zip(columns["fields"], schema.sides(), strict=False):
+        struct = column["type"]
+        beside = {one["name"]: one for one in struct["fields"] if one["name"] in (RAW, PREFIX, ERR)}
+        if side is None:
+            struct["fields"] = [beside[RAW]]
+            continue
+        _cut(struct, trees_of(side.source(), "recorded schema").tree, side, "")
+        struct["fields"] = [*(beside[name] for name in (RAW, PREFIX, ERR)), *struct["fields"]]
+    return columns
 
 
-def _differs(path: str, ours: str, theirs: str) -> Halt:
-    return Halt(f"column {path} of the table has type {theirs}, the topic's schema says {ours}; restore it, or archive to another table")
+def _cut(struct: Json, tree: MessageTree, side: SourceSchema, above: str) -> None:
+    """Leave in a struct, in place, the columns of the message's fields in the order of the tree, then the unknown ones'."""
+    columns = mapped(struct)
+    unrecognized = next(one for one in struct["fields"] if one["name"] == UNRECOGNIZED)
+    kept = []
+    for one in tree.fields:
+        path = f"{above}{one.number}"
+        column = columns[side.field_ids[path]]
+        kept.append(column)
+        if one.message is not None:
+            _cut(inside(column)[0], one.message, side, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/")
+    struct["fields"] = [*kept, unrecognized]
+
+
+def _column_message(tree: MessageTree, side: SourceSchema, struct: Json, above: str) -> MessageTree:
+    columns = mapped(struct)
+    fields: list[FieldTree] = []
+    for one in tree.fields:
+        path = f"{above}{one.number}"
+        column = columns[side.field_ids[path]]
+        message = one.message
+        if message is not None:
+            message = _column_message(message, side, inside(column)[0], f"{path}/2/" if one.shape is Shape.MAP else f"{path}/")
+        fields.append(replace(one, name=column["name"], message=message))
+    return replace(tree, fields=tuple(fields))

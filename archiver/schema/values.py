@@ -2,7 +2,7 @@
 
 Owns: the rules for values. `wire_columns` owns the rules for shapes (lists, maps, messages).
 Promises: nothing is rounded or wrapped; `to_wire` of a column gives the value the column was made from, or the caller sees a difference
-in the bytes. No Python code runs per value.
+in the bytes. No Python code runs per value, but for JSON (`json_values`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from archiver.schema import json_values
 from archiver.schema.arrow import Array, arrow, pc
-from archiver.schema.tree import EnumTree, FieldTree, Kind
+from archiver.schema.tree import EnumTree, FieldTree, JsonForm, Kind
 
 SECONDS_MIN, SECONDS_MAX = -62_135_596_800, 253_402_300_799
 """The range of google.protobuf.Timestamp: years 1 to 9999."""
 
 NANOS_MAX = 999_999_999
+
+FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+"""Kinds whose default has two spellings, 0.0 and -0.0."""
 
 _US = 1_000_000
 
@@ -60,6 +64,13 @@ def without_zero(array: Array) -> Array:
     return pc.if_else(zero, arrow.scalar(None, array.type), array)
 
 
+def signaling(array: Array) -> Bools | None:
+    """Which 4-byte floats are signaling NaNs, None for none: a Python float, so the complete engine, cannot hold their bits."""
+    bits = numbers(array.view(pa.int32()))
+    found: Bools = ((bits & 0x7FC00000) == 0x7F800000) & ((bits & 0x003FFFFF) != 0)
+    return found if found.any() else None
+
+
 def stamps_to_column(struct: Array, target: Any) -> tuple[Array, Bools | None]:
     """Timestamps as microseconds, cut; nulls of the struct stay.
 
@@ -85,13 +96,40 @@ def stamps_to_wire(array: Array, target: Any) -> Array:
     us = numbers(array.view(pa.int64()))
     seconds = us // _US
     nanos = ((us - seconds * _US) * 1000).astype(np.int32)
-    return struct_of([arrow.array(seconds), arrow.array(nanos)], target, array)
+    return struct_of([arrow.array(seconds), arrow.array(nanos)], target, array, len(array))
 
 
-def struct_of(children: list[Array], target: Any, like: Array | None) -> Array:
-    """A struct of type `target`, null where `like` is null."""
-    mask = None if like is None or like.null_count == 0 else like.is_null()
-    return arrow.StructArray.from_arrays(children, fields=list(target), mask=mask)
+def struct_of(children: list[Array], target: Any, like: Array | None, length: int) -> Array:
+    """A struct of type `target`, null where `like` is null. `length`: rows, also of a struct without children."""
+    nulls = like is not None and like.null_count > 0
+    if children:
+        return arrow.StructArray.from_arrays(children, fields=list(target), mask=like.is_null() if like is not None and nulls else None)
+    if like is None or not nulls:
+        return arrow.Array.from_buffers(target, length, [None], 0)
+    valid = like.is_valid()
+    return arrow.Array.from_buffers(target, length, [valid.buffers()[1]], like.null_count, valid.offset)
+
+
+def under(array: Array, struct: Array) -> Array:
+    """The array with nulls where the struct is null."""
+    return array if struct.null_count == 0 else pc.if_else(struct.is_valid(), array, arrow.scalar(None, array.type))
+
+
+def texts_of(form: JsonForm, array: Array) -> tuple[Array, Bools | None]:
+    """Encoded Structs, Values or ListValues as JSON text; nulls stay. Second: which are malformed, None for none."""
+    texts = [None if one is None else json_values.decode(form, one) for one in array.to_pylist()]
+    column = arrow.array(texts, pa.string())
+    if column.null_count == array.null_count:
+        return column, None
+    return column, (column.is_null().to_numpy(zero_copy_only=False) & array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def messages_of(form: JsonForm, array: Array) -> Array:
+    """The opposite of `texts_of`. Raises pyarrow.ArrowInvalid for text that is no JSON of that form."""
+    try:
+        return arrow.array([None if one is None else json_values.encode(form, one) for one in array.to_pylist()], pa.binary())
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
 
 
 def numbers(array: Array) -> npt.NDArray[Any]:

@@ -1,10 +1,17 @@
-"""Our own descriptor of a message's wire form, made from its tree: what both engines give to their library, not the user's descriptor.
+"""Our own descriptor of a message's wire form, made from its tree: what ptars is given, not the user's descriptor.
 
-Owns: the translation of a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by number.
+Owns: the translation of a tree to a proto3 file of messages `M0`, `M1`, … with fields `f1`, `f2`, … by number. `wire_judge` makes the one
+of the complete engine.
 Promises: reads and writes the same bytes as the user's message, with nothing lost on the way to the library: enums are int32 (so unknown
-numbers stay, closed or open), a Timestamp is its seconds and nanoseconds, a map is a list of entries (so order and double keys are seen),
-and floats without presence have it (so -0.0 is not taken for absent).
+numbers stay, closed or open), a Timestamp is its seconds and nanoseconds, a wrapper a message of one scalar, a map is a list of entries
+(so order and double keys are seen), what becomes JSON or stays encoded is bytes, and floats without presence have it (so -0.0 is not taken
+for absent).
 Must never: depend on names in the user's schema; two topics may use the same ones.
+
+Groups. ptars takes a descriptor with groups but neither reads nor writes them: it skips them, and takes a message behind a length for one.
+So a delimited field is a placeholder here, of bytes. A record that has the group loses it on the way through ptars, does not give back its
+bytes and is revised by the complete engine; a record that has the placeholder (to Protobuf an unknown field) is marked doubtful by
+`wire_columns`. The placeholder is never written.
 """
 
 from __future__ import annotations
@@ -17,9 +24,10 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from archiver.schema.tree import LENGTH_DELIMITED, FieldTree, Kind, MessageTree, Shape
 
 _PACKAGE = "archiver.wire"
-_SECONDS, _NANOS = 1, 2
+SECONDS, NANOS = 1, 2
+"""The field numbers of a Timestamp."""
 
-_TYPES: Mapping[Kind, int] = {
+TYPES: Mapping[Kind, int] = {
     Kind.DOUBLE: FieldDescriptor.TYPE_DOUBLE,
     Kind.FLOAT: FieldDescriptor.TYPE_FLOAT,
     Kind.INT32: FieldDescriptor.TYPE_INT32,
@@ -38,20 +46,21 @@ _TYPES: Mapping[Kind, int] = {
     Kind.ENUM: FieldDescriptor.TYPE_INT32,
     Kind.TIMESTAMP: FieldDescriptor.TYPE_MESSAGE,
     Kind.MESSAGE: FieldDescriptor.TYPE_MESSAGE,
+    Kind.ENCODED: FieldDescriptor.TYPE_BYTES,
 }
+"""How a kind stands on the wire, where nothing else of the field says otherwise."""
 
 
-def wire_descriptor(tree: MessageTree, oneofs: bool = False) -> Descriptor:
+def wire_descriptor(tree: MessageTree) -> Descriptor:
     """The linked descriptor of the tree's wire form, in a pool of its own.
 
-    Members of a oneof are separate fields with presence, so that a record that sets several is seen; with `oneofs` they are one, and the
-    library lets the last one win.
+    Members of a oneof are separate fields with presence, so that a record that sets several is seen.
     """
     file = descriptor_pb2.FileDescriptorProto(name="wire.proto", package=_PACKAGE, syntax="proto3")
     stamp = file.message_type.add(name="Timestamp")
-    _add(stamp, _SECONDS, FieldDescriptor.TYPE_INT64)
-    _add(stamp, _NANOS, FieldDescriptor.TYPE_INT32)
-    name = _message(file, tree, oneofs)
+    _add(stamp, SECONDS, FieldDescriptor.TYPE_INT64)
+    _add(stamp, NANOS, FieldDescriptor.TYPE_INT32)
+    name = _message(file, tree)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")
@@ -62,49 +71,53 @@ def has_wire_presence(tree: FieldTree) -> bool:
     return tree.presence or tree.kind in (Kind.DOUBLE, Kind.FLOAT, Kind.TIMESTAMP, Kind.MESSAGE)
 
 
-def _message(file: descriptor_pb2.FileDescriptorProto, tree: MessageTree, oneofs: bool) -> str:
+def is_opaque(tree: FieldTree) -> bool:
+    """Whether a value of the field is a message that stays bytes in the wire form, or a placeholder."""
+    return tree.delimited or tree.json is not None or tree.kind is Kind.ENCODED
+
+
+def _message(file: descriptor_pb2.FileDescriptorProto, tree: MessageTree) -> str:
     message = file.message_type.add(name=f"M{len(file.message_type)}")
     for one in tree.fields:
         if one.shape is Shape.MAP:
             entry = file.message_type.add(name=f"M{len(file.message_type)}")
             assert one.key is not None
-            _add(entry, 1, _TYPES[one.key.kind], optional=True)
-            _typed(file, _add(entry, 2, _TYPES[one.kind], optional=True), one, oneofs)
+            _add(entry, 1, TYPES[one.key.kind], optional=True)
+            _typed(file, _add(entry, 2, _type(one), optional=True), one)
             field = _add(message, one.number, FieldDescriptor.TYPE_MESSAGE, repeated=True)
             field.type_name = f".{_PACKAGE}.{entry.name}"
             continue
         repeated = one.shape is Shape.REPEATED
-        field = _add(message, one.number, _TYPES[one.kind], repeated, optional=not repeated and has_wire_presence(one))
-        if repeated and one.kind not in LENGTH_DELIMITED:
+        field = _add(message, one.number, _type(one), repeated, optional=not repeated and has_wire_presence(one))
+        if repeated and one.kind not in LENGTH_DELIMITED and not one.wrapped:  # a wrapper's kind is that of its scalar
             field.options.packed = one.packed
-        _typed(file, field, one, oneofs)
-    if oneofs:
-        _join_oneofs(message, tree)
+        _typed(file, field, one)
     return message.name
 
 
-def _join_oneofs(message: descriptor_pb2.DescriptorProto, tree: MessageTree) -> None:
-    """Make the members of each oneof members of one in the wire form as well. Hidden oneofs must come after real ones."""
-    groups = {one.number: one.oneof for one in tree.fields if one.oneof is not None}
-    del message.oneof_decl[:]
-    index: dict[int, int] = {}
-    for group in sorted(set(groups.values())):
-        index[group] = len(message.oneof_decl)
-        message.oneof_decl.add(name=f"o{group}")
-    for field in message.field:
-        if field.number in groups:
-            field.ClearField("proto3_optional")
-            field.oneof_index = index[groups[field.number]]
-        elif field.proto3_optional:
-            field.oneof_index = len(message.oneof_decl)
-            message.oneof_decl.add(name=f"_f{field.number}")
+def _type(tree: FieldTree) -> int:
+    if is_opaque(tree):
+        return FieldDescriptor.TYPE_BYTES
+    return FieldDescriptor.TYPE_MESSAGE if tree.wrapped else TYPES[tree.kind]
 
 
-def _typed(file: descriptor_pb2.FileDescriptorProto, field: descriptor_pb2.FieldDescriptorProto, tree: FieldTree, oneofs: bool) -> None:
-    if tree.kind is Kind.TIMESTAMP:
+def _typed(file: descriptor_pb2.FileDescriptorProto, field: descriptor_pb2.FieldDescriptorProto, tree: FieldTree) -> None:
+    if is_opaque(tree):
+        return
+    if tree.wrapped:
+        field.type_name = f".{_PACKAGE}.{_wrapper(file, tree.kind)}"
+    elif tree.kind is Kind.TIMESTAMP:
         field.type_name = f".{_PACKAGE}.Timestamp"
     elif tree.message is not None:
-        field.type_name = f".{_PACKAGE}.{_message(file, tree.message, oneofs)}"
+        field.type_name = f".{_PACKAGE}.{_message(file, tree.message)}"
+
+
+def _wrapper(file: descriptor_pb2.FileDescriptorProto, kind: Kind) -> str:
+    """The message of one scalar, made when it is first needed."""
+    name = f"Wrapped_{kind.value}"
+    if all(one.name != name for one in file.message_type):
+        _add(file.message_type.add(name=name), 1, TYPES[kind], optional=kind in (Kind.DOUBLE, Kind.FLOAT))
+    return name
 
 
 def _add(

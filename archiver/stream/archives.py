@@ -12,12 +12,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.errors import Corrupted, Halt
+from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicId
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
+from archiver.stream.seal import check_seal
 
 FOOTER_VERSION = "1"
 _PREFIX = b"archiver."
@@ -89,6 +91,33 @@ def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None
         parsed = paths.parse_archive_key(info.key)
         if parsed is not None and parsed.topic_id == topic_id and partition in (None, parsed.partition):
             yield FoundArchive(info.key, info.size, topic_id, parsed.partition, parsed.base, parsed.end, parsed.epoch)
+
+
+def key_of(objects: ObjectStore, topic_id: TopicId, path: str) -> str | None:
+    """The object key behind a path of the topic's table; None if it lies outside of the data folder."""
+    prefix = paths.table_prefix(topic_id)
+    root = _spelled(objects.uri(prefix)).removesuffix(prefix)
+    spelled = _spelled(path)
+    return spelled[len(root) :] if spelled.startswith(root) and ".." not in spelled else None
+
+
+def _spelled(uri: str) -> str:
+    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same object."""
+    for scheme in ("file://", "file:"):
+        if uri.startswith(scheme):
+            return "file:/" + uri.removeprefix(scheme).lstrip("/")
+    return "s3://" + uri.split("://", 1)[1] if uri.startswith(("s3a://", "s3n://")) else uri
+
+
+def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> FoundFooter:
+    """An archive's footer, compared with its checksum and its key; raises `Corrupted` as `check_footer`, or if it cannot be read."""
+    try:
+        with objects.open_input(found.key) as source:
+            check_seal(source, found.key)
+            source.seek(0)
+            return check_footer(found, pq.read_metadata(source), cluster_id)
+    except (NotFound, pa.ArrowException, OSError, ValueError) as error:
+        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it") from error
 
 
 def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str) -> FoundFooter:

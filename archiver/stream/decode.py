@@ -5,39 +5,55 @@ Promises never to fail on a record: what cannot be decoded is said instead. For 
 
 from __future__ import annotations
 
+import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from archiver.schema.descriptors import load_source
-from archiver.settings import SchemaSettings, TopicSettings
+from archiver.schema.descriptors import Envelope, Source
+from archiver.schema.envelope import opened
 
 
 class Decoder:
-    """Decodes the keys and values of one topic by the schemas of its configuration."""
+    """Decodes the keys and values of one topic."""
 
-    def __init__(self, settings: TopicSettings | None) -> None:
-        """Load the schemas; raises `ConfigInvalid`. Without settings nothing is decoded."""
-        self._key = _message_class(None if settings is None else settings.key)
-        self._value = _message_class(None if settings is None else settings.value)
+    def __init__(self, key: Source | None, value: Source | None) -> None:
+        """By these schemas; what has none is not decoded."""
+        self._key = None if key is None else _Side(key)
+        self._value = None if value is None else _Side(value)
 
     def decode(self, key: bytes | None, value: bytes | None) -> dict[str, object]:
         """`{"key": …, "value": …}`: the message's JSON; null without a schema or a message, `{"error": …}` if it does not decode."""
         return {"key": _decoded(self._key, key), "value": _decoded(self._value, value)}
 
 
-def _message_class(settings: SchemaSettings | None) -> type[message.Message] | None:
-    if settings is None:
-        return None
-    source = load_source(settings.descriptor_set, settings.message)
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(source.descriptor_set).file:
-        pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(source.message))
+class _Side:
+    """The message of the keys or the values, in a pool of its own."""
+
+    def __init__(self, source: Source) -> None:
+        self._envelope = source.envelope
+        self._pool = descriptor_pool.DescriptorPool()
+        for file in descriptor_pb2.FileDescriptorSet.FromString(source.descriptor_set).file:
+            self._pool.Add(file)
+        self._kind = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(source.message))
+
+    def decoded(self, data: bytes) -> dict[str, object]:
+        """The JSON, or why there is none."""
+        if self._envelope is not None:
+            data, why = _without_envelope(data, self._envelope)
+            if why is not None:
+                return {"error": why}
+        try:
+            found = self._kind.FromString(data)
+            return json_format.MessageToDict(found, preserving_proto_field_name=True, descriptor_pool=self._pool)
+        # An Any of a type that nobody told of is a TypeError.
+        except (message.DecodeError, json_format.Error, ValueError, TypeError) as error:
+            return {"error": str(error)}
 
 
-def _decoded(kind: type[message.Message] | None, data: bytes | None) -> object:
-    if kind is None or data is None:
-        return None
-    try:
-        return json_format.MessageToDict(kind.FromString(data), preserving_proto_field_name=True)
-    except (message.DecodeError, json_format.Error, ValueError) as error:
-        return {"error": str(error)}
+def _without_envelope(data: bytes, envelope: Envelope) -> tuple[bytes, str | None]:
+    """The message, or why the envelope is none of this topic."""
+    found = opened(pa.array([data], pa.binary()), envelope)
+    return found.messages[0].as_py(), found.errors.get(0)
+
+
+def _decoded(side: _Side | None, data: bytes | None) -> object:
+    return None if side is None or data is None else side.decoded(data)

@@ -95,6 +95,19 @@ def from_archive(
         raise Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it") from error
 
 
+def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
+    """Rebuild every record of an archive that is in no store yet; raises `Corrupted` if they do not have the digest in its footer."""
+    try:
+        check_seal(source, found.key)
+        source.seek(0)
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            archive = _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
+            for _ in archive.records(found.base, found.end, BATCH_ROWS, RecordsDigest()):
+                pass
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Corrupted(f"{found.key} cannot be read ({error})") from error
+
+
 def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
     """The archive to read from; one that is read twice is fetched once."""
     try:
@@ -125,7 +138,7 @@ class _Archive:
         groups = _row_groups(self._file.metadata, start, stop)
         for batch in self._file.iter_batches(batch_size=max(1, min(batch_rows, stop - start)), row_groups=groups):
             kept = chain.take(batch, _offsets(found, batch))
-            records = _archive_records(found.key, self._codec, kept)
+            records = archive_records(found.key, self._codec, kept)
             if digest is not None:
                 digest.update(records)
                 if chain.complete:
@@ -260,7 +273,8 @@ def _row_groups(metadata: pq.FileMetaData, start: int, stop: int) -> list[int]:
     return chosen
 
 
-def _archive_records(key: str, codec: RecordCodec, batch: pa.RecordBatch) -> pa.RecordBatch:
+def archive_records(key: str, codec: RecordCodec, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The records of an archive's rows, as `STREAM_SCHEMA`: keys and values are rebuilt, byte for byte. Raises `Corrupted` with `key`."""
     keys, values = codec.rebuild(batch.column("key"), batch.column("value"))
     kafka = batch.column("kafka")
     batch.column("headers").validate(full=True)  # names are UTF-8
@@ -291,7 +305,7 @@ def from_intake(
                     )
                 low, high = max(segment.base, reached), min(segment.end, stop)
                 if low < high:
-                    yield _intake_records(segment, records).slice(low - segment.base, high - low)
+                    yield from_segment(segment, records).slice(low - segment.base, high - low)
                     reached = _behind_gaps(gaps, high)
         except NotFound as error:
             raise Corrupted(
@@ -321,7 +335,8 @@ def ingest_times(segment: SegmentRef, accept_us: npt.NDArray[np.int64]) -> npt.N
     return result
 
 
-def _intake_records(segment: SegmentRef, records: pa.RecordBatch) -> pa.RecordBatch:
+def from_segment(segment: SegmentRef, records: pa.RecordBatch) -> pa.RecordBatch:
+    """The records of a whole segment as `IntakeReader` gives them, as `STREAM_SCHEMA`."""
     accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
     offsets = np.arange(segment.base, segment.end, dtype=np.int64)
     return placed(offsets, records, ingest_times(segment, accept_us))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 import pyarrow as pa
 
-from archiver.errors import InvalidInput, NotFound
+from archiver.errors import InvalidInput, NotFound, no_partition
 from archiver.ids import TopicId
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
@@ -30,7 +30,10 @@ Schemas = Callable[[TopicId, int], TopicSchema]
 """A topic's schema of that version, from the ledger."""
 
 Killed = Callable[[TopicId], Container[str]]
-"""Keys of a topic's archives that the ledger has killed."""
+"""Keys of a topic's archives that the ledger has killed, or that may be deleted for another reason."""
+
+Starts = Callable[[TopicId, int], int]
+"""The first offset of a topic partition that retention has left."""
 
 _VERIFIED_MAX = 100_000
 """Keys of verified archives that are remembered, about 20 MB; when there are more, all are forgotten and verified again."""
@@ -43,6 +46,10 @@ ascending."""
 
 def _none_killed(_topic_id: TopicId) -> Container[str]:
     return ()
+
+
+def _from_zero(_topic_id: TopicId, _partition: int) -> int:
+    return 0
 
 
 def _none_passed(_topic_id: TopicId, _partition: int) -> Sequence[tuple[int, int]]:
@@ -61,6 +68,7 @@ class RecordStream:
         cluster_id: str,
         killed: Killed = _none_killed,
         passed: Passed = _none_passed,
+        starts: Starts = _from_zero,
         batch_rows: int = BATCH_ROWS,
     ) -> None:
         self._objects = objects
@@ -69,6 +77,7 @@ class RecordStream:
         self._cluster_id = cluster_id
         self._killed = killed
         self._passed = passed
+        self._starts = starts
         self._batch_rows = batch_rows
         self._reader = IntakeReader(objects)
         self._layouts: dict[tuple[TopicId, int], Layout] = {}
@@ -84,7 +93,7 @@ class RecordStream:
     def read_batches(
         self, topic_id: TopicId, partition: int, start: int = 0, limit: int | None = None, *, uncommitted: bool = False
     ) -> Iterator[StreamBatch]:
-        """The stable records from offset `start` on, at most `limit` of them.
+        """The stable records from offset `start` on, at most `limit` of them. What retention has taken is passed over (`first_offset`).
 
         With `uncommitted` also those from the first open transaction on: its own, which may be aborted yet, and all behind them.
 
@@ -101,7 +110,12 @@ class RecordStream:
         following = self._intake.next_offset(tp)
         if start > following:
             raise InvalidInput(f"{topic.name} partition {partition} ends before offset {start}: its next record gets offset {following}")
+        start = max(start, self.first_offset(topic_id, partition))
         return self._read(topic, partition, start, following if uncommitted else self._intake.stable_offset(tp), limit)
+
+    def first_offset(self, topic_id: TopicId, partition: int) -> int:
+        """The first offset that retention has left; reading begins there, whatever lower offset is asked for."""
+        return self._starts(topic_id, partition)
 
     def _read(self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None) -> Iterator[StreamBatch]:
         if start >= stop or limit == 0:
@@ -148,9 +162,11 @@ class RecordStream:
     def _topic(self, topic_id: TopicId, partition: int) -> TopicState:
         topic = self._intake.topics_by_id.get(topic_id)
         if topic is None:
-            raise NotFound(f"there is no topic with id {topic_id}; `archiver topics list` shows those there are")
+            gone = self._intake.fold.deleted_topics.get(topic_id)
+            what = f"there is no topic with id {topic_id}" if gone is None else f"topic {gone.name} was deleted"
+            raise NotFound(f"{what}; `archiver topics list` shows those there are")
         if not 0 <= partition < topic.partitions:
-            raise NotFound(f"topic {topic.name} has no partition {partition}; it has 0 to {topic.partitions - 1}")
+            raise no_partition(topic.name, partition, topic.partitions)
         return topic
 
     def _layout(self, topic_id: TopicId, version: int) -> Layout:

@@ -2,7 +2,8 @@
 
 It holds records that are archived and committed, archives that are in the ledger and in no table (the archiver was killed there), and
 records that are in intake only; from version 2 on also committed, aborted and repeated batches of producers, checkpoints and shelves, and
-a log that was trimmed.
+a log that was trimmed; from version 3 on a topic that was deleted, and files that a source has finished, begun, and forgotten; from
+version 4 on a topic whose schema has changed, and an archive that was made anew after the change.
 """
 
 from __future__ import annotations
@@ -13,13 +14,33 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import Any
+
+from google.protobuf import descriptor_pb2
 
 from archiver import Writer, failpoints
-from archiver.settings import SparkSettings
+from archiver.assemble import open_application
+from archiver.clock import SystemClock
+from archiver.ids import SystemIds
+from archiver.settings import FileSourceSettings, SparkSettings, load_settings
 from archiver.spark_session import SparkSessions
-from tests.support.deployment import Deployment, jsonl, sample_records
+from intake.sources.pump import FileSources
+from tests.support.deployment import Deployment, jsonl, sample_records, text
 from tests.support.golden import GOLDEN, golden_place
 
+FIELD = descriptor_pb2.FieldDescriptorProto
+LATIN: list[dict[str, Any]] = [
+    {
+        "topic": "orders",
+        "timestamp": "2026-01-02T03:04:05.678901Z",
+        "key": text(b"latin"),
+        "value": text(b"\x08\x07\x12\x02\xe9\xe9"),
+        "headers": [],
+    }
+]
+"""An order whose customer is not UTF-8."""
+LOOKS = 20
+"""Looks at a folder after which everything in it has been taken in, and what is gone is forgotten."""
 KEPT_OUT = (".spool", "metadata.db.lease", "metadata.db.checkpoint", "tmp")
 
 
@@ -40,19 +61,37 @@ def make(folder: Path) -> None:
     """The history of the deployment."""
     deployment = Deployment(folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}})
     records = sample_records(120)
-    acknowledged = deployment.produce(records[:60])
+    records[60:60] = LATIN
+    acknowledged = deployment.produce(records[: 60 + len(LATIN)])
     gaps = transactions(deployment)
     assert deployment.cli("archive", "--all").code == 0
-    acknowledged += deployment.produce(records[60:80]) + deployment.produce(records[80:100])
+    taken(deployment, folder / "inbox")
+    mended(deployment)
+    acknowledged += deployment.produce(records[60 + len(LATIN) : 80]) + deployment.produce(records[80:100])
     killed = deployment.run("archive", "--all", armed="complete.append.after=kill")
     assert killed.code == -signal.SIGKILL, killed.err
     acknowledged += deployment.produce(records[100:])
     gaps += transactions(deployment)
+    taken(deployment, folder / "inbox", again=True)
     deployment.failpoints_asked = False
     deployment.write(deployment.document())
     (folder / "sent.jsonl").write_text(jsonl(records))
     (folder / "acknowledged.jsonl").write_text("".join(json.dumps(item) + "\n" for item in acknowledged))
     (folder / "gaps.jsonl").write_text("".join(json.dumps(item) + "\n" for item in gaps))
+
+
+def mended(deployment: Deployment) -> None:
+    """The orders get a schema that reads what the first one could not, and other changes of every kind; what was archived is replayed."""
+    files = descriptor_pb2.FileDescriptorSet.FromString((deployment.root / "shop.binpb").read_bytes())
+    line, order = files.file[0].message_type
+    order.field[1].type = FIELD.TYPE_BYTES  # customer: its new column is customer_v2
+    line.field[1].type = FIELD.TYPE_INT64
+    line.field[0].name = "article"
+    line.field.add(name="note", number=3, type=FIELD.TYPE_STRING, label=FIELD.LABEL_OPTIONAL)
+    (deployment.root / "shop.binpb").write_bytes(files.SerializeToString())
+    assert deployment.cli("archive", "--all").code == 0
+    done = deployment.cli("dlq", "replay", "--topic", "orders", "--output", "json")
+    assert done.code == 0, (done.out, done.err)
 
 
 def transactions(deployment: Deployment) -> list[tuple[str, int, int]]:
@@ -74,6 +113,31 @@ def transactions(deployment: Deployment) -> list[tuple[str, int, int]]:
         told = [one.result(30) for one in aborted]
     del os.environ[failpoints.VARIABLE]
     return [(one.topic, one.partition, one.offset) for one in told if one.offset is not None]
+
+
+def taken(deployment: Deployment, inbox: Path, *, again: bool = False) -> None:
+    """Files that are finished, begun and (the second time) forgotten, and a topic that comes and goes."""
+    inbox.mkdir(exist_ok=True)
+    names = ("later.jsonl",) if again else ("whole.jsonl", "gone.jsonl")
+    for name in names:
+        (inbox / name).write_text("".join(json.dumps({"value": f"{name} {number}"}) + "\n" for number in range(20)))
+    if again:
+        (inbox / "gone.jsonl").unlink()
+    else:
+        (inbox / "begun.jsonl").write_text('{"value": "the good line"}\n{"value": 1}\n')
+    os.environ[failpoints.VARIABLE] = ""
+    with open_application(load_settings(deployment.config, os.environ), os.environ) as app:
+        app.writer().close()
+        source = FileSourceSettings(glob=f"{inbox}/*.jsonl", topic="kept", format="jsonl", text=True, settle=0)
+        sources = FileSources([source], {"kept": 1}, app.settings.intake, app.sequencer, app.objects, SystemClock(), SystemIds(), 1.0)
+        for _ in range(LOOKS):
+            sources.look()
+        state = sources.state()[0]
+        assert (state.finished, state.failed) == (2, 1), state
+        name = "gone-again" if again else "gone"
+        topic = app.sequencer.declare_topic(name, 1)
+        app.sequencer.delete_topic(topic.topic_id)
+    del os.environ[failpoints.VARIABLE]
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 
 from archiver.events import codec, json_form
 from archiver.events.schemas import from_wire_text
+from archiver.events.specs import partition_fields
 from archiver.events.types import DataWritten, Event
 
 _GOLDEN = Path(__file__).parent / "golden_events"
@@ -118,38 +119,29 @@ def _qualified(tree: Any, namespace: str, bare: set[str]) -> Any:
     return made
 
 
-def _legacy_payload(tree: dict[str, Any]) -> dict[str, Any]:
-    """The older content in the current spelling, so that the two can be compared."""
-    spelling = {"commitId": "commit_id", "tableName": "table_reference", "dataFiles": "data_files", "deleteFiles": "delete_files"}
-    spelling |= {"snapshotId": "snapshot_id", "vtts": "valid_through_ts_micros", "timestamp": "timestamp_micros"}
-    renamed: dict[str, Any] = {}
-    for key, value in tree.items():
-        if key in ("vtts", "timestamp"):
-            renamed[spelling[key]] = None if value is None else value * 1000
-        elif key == "assignments" and value is not None:
-            renamed[key] = [_legacy_payload(one) for one in value]
-        elif key == "tableName":
-            renamed[spelling[key]] = {"catalog": ""} | value
-        elif key != "class":
-            renamed[spelling.get(key, key)] = value
-    return renamed
-
-
-def _without(tree: Any, keys: set[str]) -> Any:
-    if isinstance(tree, dict):
-        return {key: _without(value, keys) for key, value in tree.items() if key not in keys}
-    return [_without(one, keys) for one in tree] if isinstance(tree, list) else tree
-
-
 @pytest.mark.parametrize("path", sorted(_LEGACY), ids=_name)
 def test_the_older_vocabulary_is_read_into_the_same_types(path: Path) -> None:
     found, expected = codec.read(path.read_bytes()), _content(path)["event"]
     assert found.legacy
     assert (str(found.event.id), found.event.group_id) == (expected["id"], expected["groupId"])
     assert (int(found.event.type), found.event.timestamp_us) == (expected["type"], expected["timestamp"] * 1000)
-    newer = {"class", "partition_type", "valid_through_ts", "timestamp"}
-    newer |= {"first_row_id", "referenced_data_file", "content_offset", "content_size_in_bytes"}
-    assert _without(json_form.to_json(found)["payload"], newer) == _legacy_payload(expected["payload"])
+    told = json_form.to_json(found)
+    assert told == expected
+    assert json.dumps(told) == json.dumps(expected), "the order of keys differs"
+
+
+@pytest.mark.parametrize("path", sorted(_CURRENT + _LEGACY), ids=_name)
+def test_a_golden_file_as_it_is_becomes_the_bytes(path: Path) -> None:
+    assert codec.write(json_form.from_document(_content(path))) == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", sorted(path for path in _CURRENT if "partition_spec" in _content(path)), ids=_name)
+def test_the_partition_spec_gives_the_types_that_java_wrote(path: Path) -> None:
+    content = _content(path)
+    stated = content["event"]["payload"].pop("partition_type")
+    fields = partition_fields(content["partition_spec"], content["table_schema"])
+    assert [{"id": one.field_id, "name": one.name, "type": one.type} for one in fields] == stated
+    assert codec.write(json_form.from_document(content)) == path.read_bytes()
 
 
 @pytest.mark.parametrize("path", sorted(_LEGACY), ids=_name)

@@ -22,11 +22,11 @@ MESSAGES = {"order": "shop.Order", "all_kinds": "shop.AllKinds"}
 @pytest.mark.parametrize("name", MESSAGES)
 def test_schema_of_a_message(name: str) -> None:
     source = load_source(GOLDEN / f"{name}.binpb", MESSAGES[name])
-    assert decide("t", None, source, source).iceberg_json == (GOLDEN / f"{name}.json").read_text().rstrip("\n")
+    assert decide("t", (), source, source).schema.iceberg_json == (GOLDEN / f"{name}.json").read_text().rstrip("\n")
 
 
 def test_schema_without_protobuf() -> None:
-    assert decide("t", None, None, None).iceberg_json == (GOLDEN / "bytes.json").read_text().rstrip("\n")
+    assert decide("t", (), None, None).schema.iceberg_json == (GOLDEN / "bytes.json").read_text().rstrip("\n")
 
 
 @pytest.mark.parametrize("name", [*MESSAGES, "bytes"])

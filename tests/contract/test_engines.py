@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,12 +14,13 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from archiver.schema.codec import READ_COLUMNS, RecordCodec
-from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, arrow_schema, decide
-from archiver.schema.tree import ERR, RAW
+from archiver.schema.tree import ERR, RAW, UNRECOGNIZED
+from tests.support.engine_rows import ENGINES, encoded, plain, schema_for, values_of, without_nan_raw
 from tests.support.protos import (
     TIMESTAMP,
     F,
+    descriptor_of,
     field,
     file_of,
     map_field,
@@ -30,33 +30,8 @@ from tests.support.protos import (
     payloads,
     random_file,
     source,
+    well_known_file,
 )
-
-ENGINES = ("ptars", "protobuf")
-
-
-def schema_for(value: Source) -> TopicSchema:
-    return decide("t", None, None, value)
-
-
-def values_of(items: Sequence[bytes | None]) -> Any:
-    return pa.array(items, pa.binary())
-
-
-def encoded(engine: Any, value: Source, items: Sequence[bytes | None]) -> list[dict[str, Any] | None]:
-    """The value column as rows, after the two promises that hold for all input were checked."""
-    schema = schema_for(value)
-    codec = RecordCodec(schema, engine)
-    keys = values_of([b"k"] * len(items))
-    key, values = codec.encode_columns(keys, values_of(items))
-    column: Any = values
-    column.validate(full=True)
-    assert column.type.equals(arrow_schema(schema).field("value").type, check_metadata=True)
-    rebuilt_keys, rebuilt = codec.rebuild(key, column)
-    assert rebuilt.to_pylist() == list(items)
-    assert rebuilt_keys == keys
-    rows: list[dict[str, Any] | None] = column.to_pylist()
-    return rows
 
 
 def field_ids_in(schema: Any) -> set[int]:
@@ -70,25 +45,9 @@ def field_ids_in_json(schema: TopicSchema, columns: tuple[str, ...]) -> set[int]
     return {int(one) for one in re.findall(r'"(?:id|element-id|key-id|value-id)": (\d+)', text)}
 
 
-def plain(value: Any) -> Any:
-    """Column values in a form where NaN equals itself and -0.0 is not 0.0."""
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    return value
-
-
-def without_nan_raw(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The row; without its bytes if it has a NaN, whose payload bits the slow engine loses in Python's floats (it keeps the bytes then)."""
-    return {**row, RAW: None} if row is not None and "nan" in repr(row) and row[ERR] is None else row
-
-
 def expected(message: Any) -> dict[str, Any]:
-    """What the columns of a message must hold, from the producer's own descriptor."""
-    result: dict[str, Any] = {"__unrecognized__": None}
+    """What the columns of a message must hold, from the producer's own descriptor; without unknown fields."""
+    result: dict[str, Any] = {}
     for one in message.DESCRIPTOR.fields:
         value = getattr(message, one.name)
         if one.message_type is not None and one.message_type.GetOptions().map_entry:
@@ -115,9 +74,9 @@ def expected_value(one: Any, value: Any) -> Any:
 
 
 def maps_as_dicts(row: Any) -> Any:
-    """A column row with maps (lists of pairs) as dictionaries."""
+    """A column row with maps (lists of pairs) as dictionaries, without unknown fields."""
     if isinstance(row, dict):
-        return {name: maps_as_dicts(one) for name, one in row.items()}
+        return {name: maps_as_dicts(one) for name, one in row.items() if name != UNRECOGNIZED}
     if isinstance(row, list):
         if row and all(isinstance(one, tuple) for one in row):
             return {key: maps_as_dicts(one) for key, one in row}
@@ -265,7 +224,8 @@ class TestOrders:
             (b"\x08\x81\x00", "id", 1),
             (b"\x50\x02\x50\x04", "scores", [1, 2]),
             (b"\xa0\x06\x01\x08\x01", "id", 1),
-            (b"\x0d\x01\x02\x03\x04", "id", 0),
+            (b"\x0d\x01\x02\x03\x04\x12\x01a", "id", 0),
+            (b"\x0d\x01\x02\x03\x04\x12\x01a", "__unrecognized__", b"\x0d\x01\x02\x03\x04"),
             (b"\x2a\x03\x0a\x01x\x2a\x03\x12\x01y", "address", {"city": "x", "zip": "y", "__unrecognized__": None}),
         ],
     )
@@ -385,7 +345,7 @@ def test_closed_enums_show_unknown_numbers(engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_keys_keep_their_bytes_and_have_fields(engine: Any) -> None:
-    schema = decide("t", None, source(order_file(), "Order"), None)
+    schema = decide("t", (), source(order_file(), "Order"), None).schema
     codec = RecordCodec(schema, engine)
     keys, values = values_of([*orders(2, 9), b"\x08", None, b""]), values_of([None, b"", b"x", b"y", b"\xff"])
     key, value = codec.encode_columns(keys, values)
@@ -396,3 +356,40 @@ def test_keys_keep_their_bytes_and_have_fields(engine: Any) -> None:
     assert rows[2] is not None and rows[2][ERR] is not None and rows[0] is not None and rows[0]["id"] == 0
     assert columns[1].to_pylist() == [None, {RAW: b""}, {RAW: b"x"}, {RAW: b"y"}, {RAW: b"\xff"}]
     assert codec.rebuild(key, value) == (keys, values)
+
+
+def float_source() -> Any:
+    file = file_of()
+    message = file.message_type.add(name="Sale")
+    field(message, "f", 1, F.TYPE_FLOAT)
+    field(message, "r", 2, F.TYPE_FLOAT, repeated=True)
+    map_field(message, "shop.Sale", "m", 3, F.TYPE_INT32, F.TYPE_FLOAT)
+    return source(file, "Sale")
+
+
+def test_what_one_engine_wrote_the_other_gives_back_also_signaling_nans() -> None:
+    """A Python float cannot hold one. The fast engine falls back to the complete one for whole batches, so both must give the same."""
+    items = [b"\x0d\x00\x00\x84\x7f", b"\x12\x04\x01\x00\x80\x7f", b"\x1a\x07\x08\x01\x15\x01\x00\x80\xff", b"\x0d\x00\x00\xc0\x7f"]
+    codecs = [RecordCodec(schema_for(float_source()), engine) for engine in ("ptars", "protobuf")]
+    for writer in codecs:
+        keys, values = writer.encode_columns(pa.nulls(len(items), pa.binary()), pa.array(items, pa.binary()))
+        for reader in codecs:
+            assert reader.rebuild(keys, values)[1].to_pylist() == items
+
+
+def test_json_too_deep_for_the_message_around_it() -> None:
+    """Protobuf counts 100 levels from the outermost message; the fast engine parses JSON by itself, one level further in."""
+    number = next(one.number for one in descriptor_of(source(well_known_file(), "WellKnown")).fields if one.name == "anything")
+    deep = b"\x08\x00"
+    for _ in range(49):
+        deep = wrapped(6, wrapped(1, deep))
+    good, bad = wrapped(number, deep), wrapped(number, wrapped(6, wrapped(1, deep)))
+    for engine in ENGINES:
+        rows = encoded(engine, source(well_known_file(), "WellKnown"), [good, bad, good])
+        assert [row is not None and row[ERR] is None for row in rows] == [True, False, True]
+
+
+def wrapped(number: int, data: bytes) -> bytes:
+    """A message in a field; both numbers may take two bytes."""
+    head = b"".join(bytes([one]) if one < 128 else bytes([one & 127 | 128, one >> 7]) for one in (number << 3 | 2, len(data)))
+    return head + data

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import ConfigInvalid, Halt, InvalidInput, KeyExists, OutcomeUnknown
+from archiver.errors import ConfigInvalid, Halt, InvalidInput, KeyExists, OutcomeUnknown, RetryLater
 from archiver.objects.local import LocalObjectStore
+from tests.support.refining import identify
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -157,6 +158,122 @@ def test_the_spool_of_a_killed_process_is_removed_by_the_next(local: LocalObject
     assert keys(local) == ["by-the-other", "one", "two"]
 
 
+def test_a_spool_that_is_cleaned_up_before_it_is_locked_is_made_anew(local: LocalObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that begin together clean up after each other: a folder may go between its making and its opening."""
+    real = os.open
+    removed: list[str] = []
+
+    def cleaned_up_first(path: str | Path, flags: int, *more: int) -> int:
+        if Path(path).name.startswith("process-") and len(removed) < 2:
+            removed.append(str(path))
+            Path(path).rmdir()
+        return real(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", cleaned_up_first)
+    local.create("k", b"one")
+    assert len(removed) == 2
+    assert local.read("k") == b"one"
+
+
 def test_a_process_that_ends_takes_its_spool_along(local: LocalObjectStore, other_process: subprocess.Popen[bytes]) -> None:
     other_process.communicate(timeout=20)
     assert list((local.root / ".spool").iterdir()) == []
+
+
+OURS, THEIRS = "a" * 32, "b" * 32
+"""Two clusters."""
+
+
+@pytest.fixture
+def restarted(local: LocalObjectStore) -> LocalObjectStore:
+    """Opened for its cluster as a process does that starts on an existing folder; it has stored nothing yet."""
+    identify(local.root, OURS)
+    local.create("one", b"1")
+    return LocalObjectStore(local.root, OURS)
+
+
+def everything(root: Path) -> list[Path]:
+    return sorted(root.rglob("*"))
+
+
+def refuses_everything(store: LocalObjectStore, outside: Path, why: str) -> None:
+    outside.write_bytes(b"2")
+    for work in (
+        lambda: store.create("folder/two", b"2"),
+        lambda: store.create_from_file("folder/two", outside),
+        lambda: store.delete("one"),
+        lambda: list(store.list("")),
+        lambda: store.info("two"),
+        lambda: store.read("two"),
+        lambda: store.open_input("two"),
+        store.spool_dir,
+    ):
+        with pytest.raises(RetryLater, match=why):
+            work()
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "a file"])
+def test_a_folder_that_was_unmounted_is_not_begun_anew(left: str, restarted: LocalObjectStore, tmp_path: Path) -> None:
+    root = restarted.root
+    root.rename(tmp_path / "away")
+    if left == "an empty folder":
+        root.mkdir()
+    elif left == "a file":
+        root.touch()
+    before = everything(tmp_path / "away")
+    refuses_everything(restarted, tmp_path / "outside", r"lost its cluster\.json")
+    assert root.exists() == (left != "nothing")
+    assert everything(root) == []
+    assert everything(tmp_path / "away") == before
+    if left == "an empty folder":
+        root.rmdir()
+    elif left == "a file":
+        root.unlink()
+    (tmp_path / "away").rename(root)
+    restarted.create("two", b"2")
+    restarted.delete("one")
+    assert keys(restarted) == ["cluster.json", "two"]
+
+
+@pytest.mark.parametrize("identity", ["another", "damaged", "of a later format"])
+def test_a_folder_that_was_exchanged_is_left_alone(identity: str, restarted: LocalObjectStore, tmp_path: Path) -> None:
+    root = restarted.root
+    root.rename(tmp_path / "away")
+    identify(root, THEIRS)
+    (root / "one").write_bytes(b"theirs")
+    if identity != "another":
+        (root / "cluster.json").write_text("{" if identity == "damaged" else '{"format": 2}', encoding="utf-8")
+    before = everything(root)
+    refuses_everything(
+        restarted, tmp_path / "outside", "is another cluster's now" if identity == "another" else r"has another cluster\.json now"
+    )
+    assert everything(root) == before
+
+
+@pytest.mark.parametrize("how", ["create", "create_from_file"])
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "another cluster's"])
+def test_a_folder_that_goes_in_the_middle_of_a_write(
+    how: str, left: str, restarted: LocalObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there when the write began, and is gone before the object gets its name."""
+    root, real = restarted.root, os.fsync
+    spooled = restarted.spool_dir() / "two"
+    spooled.write_bytes(b"2")
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        if Path(f"/proc/self/fd/{descriptor}").readlink().is_file() and root.exists():
+            root.rename(tmp_path / "away")
+            if left == "an empty folder":
+                root.mkdir()
+            elif left != "nothing":
+                identify(root, THEIRS)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fsync)
+        with pytest.raises(RetryLater, match="the data folder"):
+            restarted.create("folder/two", b"2") if how == "create" else restarted.create_from_file("folder/two", spooled)
+    assert (tmp_path / "away").is_dir(), "it went in the middle"
+    assert root.exists() == (left != "nothing")
+    assert [path.name for path in everything(root)] == (["cluster.json"] if left == "another cluster's" else [])
+    assert not (tmp_path / "away" / "folder" / "two").exists()

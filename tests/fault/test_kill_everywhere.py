@@ -13,19 +13,31 @@ from pyspark.sql import SparkSession
 from archiver import failpoints
 from tests.support.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.driver import AheadClock, Driver
+from tests.support.reconciling import archived, roll_back
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.undecoded import COUNT, rows_in_table, send_unmended, undecoded_in_table
 
 PRODUCING = [name for name in failpoints.NAMES if name.startswith(("writer.", "topic.", "cluster."))]
 IN_WORKERS = [name for name in failpoints.NAMES if name.startswith("archive.upload.")]
 CLEANING = [name for name in failpoints.NAMES if name.startswith(("condemn.", "intake.delete.", "deleted."))]
 CHECKPOINTING = [name for name in failpoints.NAMES if name.startswith(("checkpoint.", "log."))]
-ARCHIVING = [name for name in failpoints.NAMES if name not in [*PRODUCING, *IN_WORKERS, *CLEANING, *CHECKPOINTING]]
+SOURCES = [name for name in failpoints.NAMES if name.startswith("source.")]
+"""`test_source_kill.py` kills at these."""
+EVOLVING = [name for name in failpoints.NAMES if name.startswith("table.evolve.")]
+"""`test_schema_evolution.py` kills at these."""
+REPLAYING = [name for name in failpoints.NAMES if name.startswith("replay.")]
+RETIRING = [name for name in failpoints.NAMES if name.startswith(("start.", "upkeep."))]
+"""`test_kill_retention.py` kills at these, and at those of cleaning and of the swap once more."""
+SETTING_BACK = [name for name in failpoints.NAMES if name.startswith("restate.")]
+DELETING = [name for name in failpoints.NAMES if name.startswith("topic_deleted.")]
+_OTHERS = [*PRODUCING, *IN_WORKERS, *CLEANING, *CHECKPOINTING, *SOURCES, *DELETING, *SETTING_BACK, *REPLAYING, *EVOLVING, *RETIRING]
+ARCHIVING = [name for name in failpoints.NAMES if name not in _OTHERS]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
 
 def test_every_failpoint_has_its_kill() -> None:
-    assert sorted([*PRODUCING, *IN_WORKERS, *CLEANING, *CHECKPOINTING, *ARCHIVING]) == sorted(failpoints.NAMES)
+    assert sorted([*_OTHERS, *ARCHIVING]) == sorted(failpoints.NAMES)
 
 
 @pytest.mark.parametrize("name", PRODUCING)
@@ -66,6 +78,38 @@ def test_worker_killed(name: str, tmp_path: Path, spark_session: SparkSession) -
     check_present(deployment, sent, acknowledged)
 
 
+@pytest.mark.parametrize("name", SETTING_BACK)
+def test_killed_while_a_rollback_is_taken_over(name: str, tmp_path: Path) -> None:
+    """The topic is halted as before, or set back in ledger and table; asking again ends in one place, and nothing is lost or doubled."""
+    deployment = archived(tmp_path / "d", failpoints_asked=True)
+    roll_back(deployment)
+    killed = deployment.run("reconcile", "--fix", armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, killed.err
+    assert deployment.run("reconcile", "--fix").code == 0
+    with Driver(deployment) as driver:
+        driver.archive()
+        driver.check_complete("clicks")
+        assert [len(driver.records("clicks")[partition]) for partition in (0, 1)] == [9, 3]
+    assert deployment.run("reconcile").code == 0
+
+
+@pytest.mark.parametrize("name", DELETING)
+def test_killed_while_deleting_a_topic(name: str, tmp_path: Path) -> None:
+    """The topic is deleted or it is not, and asking again ends in the same place."""
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    deployment.produce(sample_records(60))
+    document = deployment.document()
+    document["topics"] = [topic for topic in document["topics"] if topic["name"] != "kept"]
+    deployment.write(document)
+    killed = deployment.run("topics", "delete", "kept", "--yes", armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, killed.err
+    assert ("kept" in deployment.cli("topics", "list").out) == name.endswith(".before")
+    again = deployment.cli("topics", "delete", "kept", "--yes")
+    assert again.code == (0 if name.endswith(".before") else 3), again.err
+    assert deployment.cli("consume", "--topic", "kept").code == 3
+    assert deployment.cli("audit").code == 0
+
+
 @pytest.mark.parametrize("name", CLEANING)
 def test_killed_while_cleaning(name: str, tmp_path: Path) -> None:
     """What was sent three hours ago is archived; it is condemned (an hour and a half ago, or now) and goes, whenever the process dies."""
@@ -94,6 +138,28 @@ def test_killed_while_cleaning(name: str, tmp_path: Path) -> None:
         after.send("orders", [b"one more"])
         after.archive()
         after.check_complete("orders", "clicks", "files")
+
+
+@pytest.mark.parametrize("name", REPLAYING)
+def test_killed_while_replaying(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, in the middle and after, each record is read back as it was, the table has it once, and the audit is valid."""
+    deployment = Deployment(tmp_path / "d", failpoints_asked=True)
+    with Driver(deployment) as before:
+        send_unmended(before, monkeypatch)
+    consumed = deployment.consume("orders")
+    killed = deployment.run("dlq", "replay", armed=f"{name}=kill")
+    assert killed.code == -signal.SIGKILL, (killed.out, killed.err)
+    assert deployment.consume("orders") == consumed
+    assert len(rows_in_table(deployment)) == len(consumed)
+    assert deployment.cli("audit").code == 0
+    again = deployment.cli("dlq", "replay", "--output", "json")
+    assert again.code == 0, (again.out, again.err)
+    assert deployment.consume("orders") == consumed
+    assert undecoded_in_table(deployment) == [(0, COUNT)]
+    with Driver(deployment) as after:
+        rewrites = after.application.ledger().topic(after.topic_id("orders")).rewrites
+        assert (len(rewrites.under_way), len(rewrites.replaced)) == (0, 1)
+        after.check_complete("orders")
 
 
 def _cut_often(deployment: Deployment) -> None:

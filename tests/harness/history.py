@@ -22,7 +22,8 @@ class Attempt:
     """One try to send one record. The tries of a record share sender and number; they differ in `attempt`."""
 
     sender: str
-    """Whoever sends one record after the other: one thread of one worker, and its successors after a crash."""
+    """Whoever sends one record after the other: one thread of one worker, and its successors after a crash. What stands behind a `/`
+    separates the records that have an order among themselves only: those of one file, or those between two answers that did not come."""
     number: int
     """Rises with every new record of the sender."""
     attempt: int
@@ -40,6 +41,8 @@ class Attempt:
     """None: no answer came, which says as little as `unknown`."""
     offset: int | None = None
     error: str | None = None
+    file: str | None = None
+    """The file it was put into, for a source that takes files in; nobody acknowledges those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class History:
     attempts: tuple[Attempt, ...] = ()
     """In the order in which each sender made them."""
     transactions: Mapping[str, Transaction] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    """Files that were put, whole, where a source takes them in."""
     faults: Mapping[str, int] = field(default_factory=dict)
     """How often each kind was played."""
     settled: bool = False

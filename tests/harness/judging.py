@@ -30,6 +30,7 @@ INVARIANTS: dict[str, str] = {
     "H11": "of a transaction whose commit is of unknown outcome all is there or nothing",
     "H12": "a record sent again with its sequence number is acknowledged at the same offset",
     "H13": "an acknowledgement has an offset exactly if it is ok",
+    "H14": "every record of a file that was dropped for a source is there",
 }
 SHOWN_MAX = 20
 """Violations of one invariant that are listed; the rest are counted."""
@@ -89,6 +90,8 @@ class Sent:
     first: int | None = None
     """In the order of sending, the first attempt that may have put it there, and the last one."""
     last: int | None = None
+    file: str | None = None
+    """The file it was put into."""
 
     @property
     def outcome(self) -> Outcome:
@@ -109,7 +112,16 @@ def judge(history: History) -> Judgement:
     case = _Case(history)
     violations = tuple(
         violation
-        for check in (case.acknowledgements, case.repetitions, case.present, case.transactions, case.found, case.order, case.tables)
+        for check in (
+            case.acknowledgements,
+            case.repetitions,
+            case.present,
+            case.transactions,
+            case.dropped,
+            case.found,
+            case.order,
+            case.tables,
+        )
         for violation in check()
     )
     blind = (*history.troubles, *_emptiness(history), *case.doubled_digests())
@@ -164,7 +176,7 @@ class _Case:
             if attempt.transaction is not None:
                 known = self.history.transactions.get(attempt.transaction)
                 fate = "aborted" if known is None else known.fate
-            self.sent[key] = Sent(*key, attempt.topic, attempt.digest, fate, attempt.transaction)
+            self.sent[key] = Sent(*key, attempt.topic, attempt.digest, fate, attempt.transaction, file=attempt.file)
         sent = self.sent[key]
         sent.outcomes.add(attempt.outcome)
         if attempt.outcome != "failed":
@@ -225,6 +237,12 @@ class _Case:
                 yield Violation("H10", name, f"{len(there)} of its records are there, {there[0]} for one")
             elif missing := [sent for sent in records if sent.outcome == "ok" and sent.digest not in self.seen]:
                 yield Violation("H11", name, f"{len(there)} of its records are there, {len(missing)} are not, {missing[0]} for one")
+
+    def dropped(self) -> Iterator[Violation]:
+        """H14."""
+        for sent in self.sent.values():
+            if sent.file in self.history.dropped and sent.digest not in self.seen:
+                yield Violation("H14", str(sent), f"it stands in {sent.file}, and is not there")
 
     @cached_property
     def _promised(self) -> set[Place]:
@@ -324,12 +342,13 @@ class _Case:
         numbered = {key: attempt for key, attempt in newest.items() if attempt.sequence is not None}
         open_ends = [key for key, attempt in numbered.items() if attempt.transaction is None and self.sent[key].outcome == "unknown"]
         return {
-            "senders": sorted({sent.sender for sent in self.sent.values()}),
+            "senders": sorted({sent.sender.partition("/")[0] for sent in self.sent.values()}),
             "records": len(self.sent),
             "attempts": len(self.history.attempts),
             "outcomes": dict(Counter(sent.outcome for sent in self.sent.values())),
             "transactions": dict(Counter(transaction.fate for transaction in self.history.transactions.values())),
             "sequenced": len(numbered),
+            "files": len(self.history.dropped),
             "unsettled": len(open_ends),
             "repeated": len(self.history.attempts) - len(self.sent),
             "faults": dict(self.history.faults),

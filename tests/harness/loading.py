@@ -106,6 +106,7 @@ def load(folder: Path) -> History:
         rounds_asked=head["rounds"],
         attempts=tuple(gathered.attempts.values()),
         transactions=gathered.transactions,
+        dropped=frozenset(gathered.dropped),
         faults=dict(gathered.faults),
         settled=any(event["event"] == "settled" for event in run.events),
         consumed=consumed,
@@ -121,6 +122,7 @@ class _Gathered:
     def __init__(self) -> None:
         self.attempts: dict[tuple[str, int, int], Attempt] = {}
         self.transactions: dict[str, Transaction] = {}
+        self.dropped: set[str] = set()
         self.faults: Counter[str] = Counter()
         self.troubles: list[str] = []
 
@@ -132,6 +134,8 @@ class _Gathered:
                 self._acknowledged(event)
             case "tx":
                 self._step(event)
+            case "dropped":
+                self.dropped.add(event["file"])
             case "fault":
                 self.faults[event["kind"]] += 1
 
@@ -148,6 +152,7 @@ class _Gathered:
                 sequence=sequence,
                 producer=None if producer is None else (producer[0], producer[1]),
                 transaction=event.get("tx"),
+                file=event.get("file"),
             )
 
     def _acknowledged(self, event: dict[str, Any]) -> None:

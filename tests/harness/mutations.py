@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from tests.harness.history import Attempt, History, Row, TableReading, Transaction
+from tests.harness.history import Attempt, History, Place, Row, TableReading, Transaction
 
 _T = TypeVar("_T")
 Mutation = Callable[[History, random.Random], History]
@@ -33,9 +33,6 @@ def _breaks(invariant: str) -> Callable[[Mutation], Mutation]:
         return mutation
 
     return register
-
-
-# What is in a history
 
 
 def _choose(rng: random.Random, candidates: Iterable[_T]) -> _T:
@@ -81,8 +78,32 @@ def _digests(history: History, names: dict[str, str]) -> History:
     return _rows(history, lambda _, row: replace(row, digest=names.get(row.digest, row.digest)))
 
 
+def _swapped(history: History, one: Attempt, other: Attempt) -> History:
+    return _digests(history, {one.digest: other.digest, other.digest: one.digest})
+
+
 def _attempts(history: History, change: Callable[[Attempt], Attempt]) -> History:
     return replace(history, attempts=tuple(change(attempt) for attempt in history.attempts))
+
+
+def _shifted(history: History, place: Place, by: int) -> History:
+    """Offsets are other ones from that place of a partition on, whoever tells them."""
+    topic, partition, start = place
+
+    def shifted(name: str, row: Row) -> Row:
+        return replace(row, offset=row.offset + by) if (name, row.partition) == (topic, partition) and row.offset >= start else row
+
+    def told(one: Attempt) -> Attempt:
+        if one.offset is None or (one.topic, one.partition) != (topic, partition) or one.offset < start:
+            return one
+        return replace(one, offset=one.offset + by)
+
+    found = _attempts(_rows(history, shifted), told)
+    if topic in found.tables and found.tables[topic].watermarks.get(partition, 0) > start:
+        table = found.tables[topic]
+        marks = {**table.watermarks, partition: table.watermarks[partition] + by}
+        found = replace(found, tables={**found.tables, topic: TableReading(table.rows, marks)})
+    return found
 
 
 def _at_the_end(
@@ -121,9 +142,6 @@ def _in_the_gap(history: History, rng: random.Random, digest: str | None) -> His
     return replace(history, consumed={**history.consumed, gap.topic: put(history.consumed[gap.topic])}, tables=tables)
 
 
-# Mistakes
-
-
 @_breaks("H1")
 def lost(history: History, rng: random.Random) -> History:
     """An acknowledged record is nowhere."""
@@ -140,8 +158,8 @@ def altered(history: History, rng: random.Random) -> History:
 def swapped(history: History, rng: random.Random) -> History:
     """Two acknowledged records are in each other's place."""
     first = _choose(rng, _ok(history, None, "committed"))
-    other = _choose(rng, [one for one in _ok(history, None, "committed") if one.digest != first.digest and one.topic == first.topic])
-    return _digests(history, {first.digest: other.digest, other.digest: first.digest})
+    others = [one for one in _ok(history, None, "committed") if one.digest != first.digest and one.topic == first.topic]
+    return _swapped(history, first, _choose(rng, others))
 
 
 @_breaks("H2")
@@ -204,22 +222,8 @@ def _outcomes(history: History) -> dict[tuple[str, int], set[str | None]]:
 @_breaks("H5")
 def holed(history: History, rng: random.Random) -> History:
     """Offsets are skipped that nobody got: from somewhere in a partition on, all are higher, whoever tells them."""
-    topic, partition, start = _choose(rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows])
-
-    def shifted(name: str, row: Row) -> Row:
-        return replace(row, offset=row.offset + FAR) if (name, row.partition) == (topic, partition) and row.offset >= start else row
-
-    def told(one: Attempt) -> Attempt:
-        if one.offset is None or (one.topic, one.partition) != (topic, partition) or one.offset < start:
-            return one
-        return replace(one, offset=one.offset + FAR)
-
-    found = _attempts(_rows(history, shifted), told)
-    if topic in found.tables and found.tables[topic].watermarks.get(partition, 0) > start:
-        table = found.tables[topic]
-        marks = {**table.watermarks, partition: table.watermarks[partition] + FAR}
-        found = replace(found, tables={**found.tables, topic: TableReading(table.rows, marks)})
-    return found
+    place = _choose(rng, [(topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows])
+    return _shifted(history, place, FAR)
 
 
 @_breaks("H5")
@@ -247,7 +251,7 @@ def reordered(history: History, rng: random.Random) -> History:
     other = _choose(rng, [one for one in mates if one is not first])
     offsets = {first.digest: other.offset, other.digest: first.offset}
     found = _attempts(history, lambda one: replace(one, offset=offsets[one.digest]) if one.digest in offsets else one)
-    return _digests(found, {first.digest: other.digest, other.digest: first.digest})
+    return _swapped(found, first, other)
 
 
 @_breaks("H7")
@@ -363,3 +367,32 @@ def ok_without_offset(history: History, rng: random.Random) -> History:
     """A record is acknowledged ok, and nobody says where."""
     chosen = _choose(rng, _ok(history, None, "committed"))
     return _attempts(history, lambda one: replace(one, offset=None) if one is chosen else one)
+
+
+def _of_files(history: History) -> list[tuple[Attempt, Place]]:
+    """The records that came in files, with the places where they are."""
+    places = {row.digest: (topic, row.partition, row.offset) for topic, rows in history.consumed.items() for row in rows}
+    return [(one, places[one.digest]) for one in history.attempts if one.file in history.dropped and one.digest in places]
+
+
+@_breaks("H14")
+def skipped_in_a_file(history: History, rng: random.Random) -> History:
+    """A source leaves out one record of a file."""
+    chosen, place = _choose(rng, _of_files(history))
+    return _shifted(_without(history, chosen), place, -1)
+
+
+@_breaks("H14")
+def file_not_taken_in(history: History, rng: random.Random) -> History:
+    """A file lies there, and its source has not seen it."""
+    chosen, _ = _choose(rng, _of_files(history))
+    unseen = replace(chosen, file="unseen.jsonl", sender=f"{chosen.sender}-unseen", digest="in a file that nobody saw")
+    return replace(history, attempts=(*history.attempts, unseen), dropped=history.dropped | {"unseen.jsonl"})
+
+
+@_breaks("H6")
+def file_out_of_order(history: History, rng: random.Random) -> History:
+    """Two records of a file changed places."""
+    first, place = _choose(rng, _of_files(history))
+    mates = [one for one, at in _of_files(history) if one.file == first.file and at[:2] == place[:2] and one is not first]
+    return _swapped(history, first, _choose(rng, mates))

@@ -6,6 +6,7 @@ Never uses the product's code, only its configuration file and its command. Ends
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import shutil
@@ -74,7 +75,10 @@ class Scene:
         self.config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 
     def start(self, name: str, *arguments: str, stdout: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
-        """`python ARGUMENTS` in a process of its own; its error output goes to `logs/NAME.log`."""
+        """`python ARGUMENTS` in a process of its own; its error output goes to `logs/NAME.log`.
+
+        Where the system can do that, the process ends with the thread that starts it, however that ends.
+        """
         environ = {key: value for key, value in os.environ.items() if not key.startswith("ARCHIVER_")}
         scratch = self.folder / "tmp"
         scratch.mkdir(exist_ok=True)
@@ -82,13 +86,20 @@ class Scene:
         logs.mkdir(exist_ok=True)
         with (logs / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, *arguments],
+                [*_tethered(), sys.executable, *arguments],
                 env={**environ, "ARCHIVER_CONFIG": str(self.config), "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout if stdout is not None else log,
                 stderr=log,
             )
+
+
+@functools.cache
+def _tethered() -> tuple[str, ...]:
+    """The beginning of a command that the system ends with its parent."""
+    prefix = ("setpriv", "--pdeathsig", "KILL")
+    return prefix if _succeeds([*prefix, "true"]) else ()
 
 
 class Beginning:

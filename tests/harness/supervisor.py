@@ -263,6 +263,8 @@ class Supervisor:
         lives = [0] * self.options.workers
         for name in ledger_names(self.scene.folder):
             _, worker, number = name.split("-")
+            if worker[0] != "w":
+                continue  # of no worker that has lives
             lives[int(worker[1:])] = max(lives[int(worker[1:])], int(number) + 1)
         return lives
 

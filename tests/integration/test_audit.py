@@ -11,6 +11,7 @@ import pytest
 
 from archiver.catalog.layout import COMMIT_ID, table_properties
 from archiver.catalog.tables import SnapshotView, Tables
+from archiver.clock import ManualClock
 from archiver.errors import NotFound, RetryLater
 from archiver.events.types import DataFile
 from archiver.ids import TopicId
@@ -18,6 +19,7 @@ from archiver.jobs.refined import WrittenFile
 from archiver.ledger.views import PendingFile, WrittenEvent
 from archiver.objects import paths
 from archiver.stream.seal import UNSEALED, seal
+from reconcile.audit import LOOKS_MAX
 from reconcile.observe import foreign_removals
 from tests.support.audited import CLUSTER, TABLE, World, verdicts
 
@@ -58,6 +60,23 @@ def test_nothing_archived_yet(world: World) -> None:
     document = world.audit()
     assert document["verdict"] == "valid"
     assert [item["rows"] for item in document["partitions"]] == [0, 0]
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_commit_that_comes_between_ledger_and_table_is_looked_at_again(world: World, in_time: bool) -> None:
+    """A daemon archives while somebody audits: its table is ahead of the ledger for a moment, and that is no doubt."""
+    world.commit(world.refine(), (30, 30))
+    pauses: list[float] = []
+
+    class Meanwhile(ManualClock):
+        def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+            if in_time and len(pauses) == 2:
+                world.record(30, 30)
+
+    world.clock = Meanwhile()
+    document = world.audit()
+    assert (document["verdict"], len(pauses)) == (("valid", 2) if in_time else ("unknown", LOOKS_MAX - 1))
 
 
 def test_scope(world: World) -> None:

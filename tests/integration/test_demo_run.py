@@ -75,7 +75,7 @@ class Parts:
     def table(self, topic: str) -> TableView | None:
         return None
 
-    def live_files(self, topic: str) -> list[LiveFile]:
+    def live_files(self, catalog: str, view: TableView) -> list[LiveFile]:
         return []
 
 

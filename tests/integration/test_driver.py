@@ -85,7 +85,7 @@ def test_scope(driver: Driver) -> None:
     assert driver.watermarks("clicks") == {}
     driver.archive(("clicks", None))
     assert driver.watermarks("clicks") == {0: 1}
-    with pytest.raises(NotFound, match="no topic ordres in the configuration; it has orders, clicks, files, kept"):
+    with pytest.raises(NotFound, match="no topic ordres; the topics are clicks, files, kept, orders"):
         driver.archive(("ordres", None))
     with pytest.raises(NotFound, match="topic orders has no partition 3"):
         driver.archive(("orders", frozenset({2, 3})))
@@ -173,6 +173,7 @@ def test_a_failing_topic_stops_nobody(driver: Driver) -> None:
     assert driver.watermarks("orders") == {0: 3}
     assert driver.watermarks("clicks") == {0: 1}
     assert driver.watermarks("files") == {0: 2}
+    assert [item.waiting for item in report.topics.values()] == [1, 0, 0], "also of what was halted before the round"
 
 
 def test_a_catalog_that_is_away_defers(driver: Driver) -> None:

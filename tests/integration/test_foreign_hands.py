@@ -192,6 +192,20 @@ def test_a_leader_that_slept_is_deposed_and_blames_no_store(tables: Tables, benc
         bench.commit(tables, zombie)
 
 
+def test_l4_a_leader_that_slept_is_deposed_before_it_doubts_a_table(tables: Tables, bench: Bench) -> None:
+    """Found by the model: retention's starts, without which bounds cannot be judged, may be a newer leader's."""
+    zombie = bench.leader("a")
+    bench.write(zombie, bench.table(tables), (0, 0, 5))
+    first = bench.commit(tables, zombie)
+    bench.write(zombie, view_of(tables), (0, 5, 10))
+    bench.commit(tables, zombie)
+    assert first.snapshot_id is not None
+    roll_back(tables, first.snapshot_id)
+    bench.leader("b")
+    with pytest.raises(Deposed):
+        bench.committer(tables, zombie).settle(bench.target)
+
+
 @pytest.mark.parametrize("hidden", [False, True], ids=["in the lineage", "compacted and expired"])
 def test_a_killed_file_that_lands_late_is_no_sign_of_an_old_ledger(tables: Tables, bench: Bench, tmp_path: Path, hidden: bool) -> None:
     zombie = bench.leader("a")

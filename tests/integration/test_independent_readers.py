@@ -123,6 +123,32 @@ def test_spark_sql_reads_the_tables(archived: tuple[Deployment, dict[tuple[str, 
     assert answer["files"] > 3
 
 
+def test_what_tables_prints_runs_as_it_stands(archived: tuple[Deployment, dict[tuple[str, int], list[Any]]]) -> None:
+    """Spark's command in a shell, with nothing added but where its packages are kept; DuckDB's query as it is."""
+    deployment, sent = archived
+    found = {item["topic"]: item for item in deployment.cli("tables", "--output", "json").json()["tables"]}
+    expected = sum(len(records) for (topic, _), records in sent.items() if topic == "clicks")
+    rows = duckdb.execute(found["clicks"]["duckdb"])
+    assert [column[0] for column in rows.description] == ["key", "value", "headers", "kafka"]
+    assert len(duckdb.execute(f"SELECT kafka.offset FROM ({found['clicks']['duckdb']})").fetchall()) == expected
+    command = found["clicks"]["spark"].replace("SELECT * FROM shop.clicks LIMIT 10", "SELECT count(*) FROM shop.clicks")
+    assert "count(*)" in command
+    first, rest = command.split("\n", 1)
+    kept = f" --conf spark.jars.ivy={IVY_CACHE} --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1"
+    first = first.replace("spark-sql", str(Path(sys.executable).parent / "spark-sql"), 1) if first.startswith("spark-sql") else first
+    done = subprocess.run(
+        ["bash", "-c", f"{first.removesuffix(chr(92)).rstrip()}{kept} \\\n{rest}"],
+        capture_output=True,
+        text=True,
+        timeout=SPARK_TIMEOUT_S,
+        cwd=deployment.root,
+        env={**deployment.environ(), "PYSPARK_PYTHON": sys.executable},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == [str(expected)]
+
+
 def test_bounds_lead_to_the_one_file(archived: tuple[Deployment, dict[tuple[str, int], list[Any]]]) -> None:
     deployment, _ = archived
     catalog = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db?timeout=60")

@@ -20,7 +20,7 @@ from archiver.settings import TopicSettings
 from intake.backlog import Backlog
 from intake.fold import IntakeFold
 from reconcile.lines import LineReader, TopicLine
-from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, swap_files, view_of
+from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, roll_forward, swap_files, view_of
 from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 
 ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}
@@ -76,6 +76,40 @@ def test_d3_after_a_rollback_to_any_retained_snapshot_the_line_was_low_enough(ta
     assert (after.offsets, after.doubted) == ((0, 0), True)
     assert "rolled back" in (after.why or "")
     assert before.offsets == (5, 0), "what the table is complete up to now"
+
+
+def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_that_it_lacks(tables: Tables, bench: Bench) -> None:
+    """Rolled forward again, our own commits forget both of ours around it, and it stands behind the cut like an ancestor."""
+    leader, first = two_commits(bench, tables)
+    second = view_of(tables).snapshot_id
+    assert second is not None
+    roll_back(tables, first)
+    compact(tables, bench, 0, 0, 5)
+    branch = view_of(tables).snapshot_id
+    roll_forward(tables, second)
+    for offset in (9, 10):
+        assert look(bench, leader, tables).offsets == (5, 0)
+        bench.write(leader, view_of(tables), (0, offset, offset + 1))
+        bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
+    view = view_of(tables)
+    assert {snapshot.snapshot_id for snapshot in view.snapshots}.isdisjoint({first, second})
+    assert branch in {snapshot.snapshot_id for snapshot in view.snapshots}
+    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (5, 0), (11, 3), exact=False)
+    expire_all_but_current(tables)
+    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (11, 3), (11, 3))
+
+
+def test_the_record_of_rows_that_others_erased_pins_no_more_behind_the_cut(tables: Tables, bench: Bench) -> None:
+    leader, _ = two_commits(bench, tables)
+    swap_files(tables, view_of(tables), [], "delete")
+    removal = view_of(tables).snapshot_id
+    for offset in (9, 10, 11):
+        bench.write(leader, view_of(tables), (0, offset, offset + 1))
+        bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
+    view = view_of(tables)
+    assert removal in {snapshot.snapshot_id for snapshot in view.snapshots}
+    assert removal not in {snapshot.snapshot_id for snapshot in view.lineage()}
+    assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (9, 3), (12, 3))
 
 
 def test_compaction_by_others_changes_nothing(tables: Tables, bench: Bench) -> None:

@@ -79,7 +79,7 @@ def test_a_limit_counts_over_all_partitions(deployment: Deployment) -> None:
 
 def test_what_is_wrong_is_refused(deployment: Deployment) -> None:
     with Writer(deployment.config) as writer:
-        with pytest.raises(NotFound, match="no topic 'ordres'"):
+        with pytest.raises(NotFound, match="no topic ordres;"):
             writer.send("ordres", b"")
         with pytest.raises(NotFound, match="partition 3"):
             writer.send("orders", b"", partition=3)

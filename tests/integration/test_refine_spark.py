@@ -23,6 +23,7 @@ from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions, properties
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, rows_of
+from tests.support.refining import identify
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
@@ -31,6 +32,7 @@ NOW = 1_728_003_600_000_000
 
 @pytest.fixture
 def intake(tmp_path: Path) -> Intake:
+    identify(tmp_path / "data")
     return Intake(LocalObjectStore(tmp_path / "data"))
 
 

@@ -127,14 +127,16 @@ def test_headers_keep_order_repeats_and_nulls(intake: Intake) -> None:
 
 def test_a_bad_record_is_kept_and_its_neighbours_are_whole(intake: Intake) -> None:
     topic = intake.topic("orders")
-    values = [order(1), b"\xff\xff\xff", order(2, "bo", 3), order(3) + b"\x98\x06\x01"]
+    unknown, padded = b"\x98\x06\x01", b"\x08\x84\x00"  # field 99, and 4 in two bytes
+    values = [order(1), b"\xff\xff\xff", order(2, "bo", 3), order(3) + unknown, padded]
     intake.file({(topic, 0): [Row(NOW, value) for value in values]})
     table = table_of(intake, refine(intake, intake.plans(topic), schema=order_schema())[0])
     rows = rows_of(table["value"])
-    assert [row["__raw__"] for row in rows] == [None, values[1], None, values[3]]
+    assert [row["__raw__"] for row in rows] == [None, values[1], None, None, padded]
+    assert [row["__unrecognized__"] for row in rows] == [None, None, None, unknown, None]
     assert rows[1]["__err__"] and rows[1]["id"] is None
-    assert [row["__err__"] for row in (rows[0], rows[2], rows[3])] == [None] * 3
-    assert [row["id"] for row in rows] == [1, None, 2, 3]
+    assert [row["__err__"] for row in (rows[0], *rows[2:])] == [None] * 4
+    assert [row["id"] for row in rows] == [1, None, 2, 3, 4]
     assert rows[2]["lines"][2] == {"sku": "sku-2", "quantity": 3, "__unrecognized__": None}
     assert RecordCodec(order_schema()).rebuild(table["key"], table["value"])[1].to_pylist() == values
 

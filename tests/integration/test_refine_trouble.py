@@ -17,7 +17,7 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
-from tests.support.refining import DAY, NOW, refine, task_of
+from tests.support.refining import DAY, NOW, identify, refine, task_of
 
 
 @pytest.fixture
@@ -60,6 +60,8 @@ def test_another_archive_under_our_key_is_a_conflict(intake: Intake, store: Loca
     other_topic = other.topic("raw")
     other.file({(other_topic, 0): [Row(NOW, b"theirs" if theirs == "records" else b"ours")]})
     task = task_of(other, other.plans(other_topic))
+    if theirs == "cluster":
+        identify(tmp_path / "other", "d" * 32)
     (result,) = run_bundle(replace(task, cluster_id="d" * 32) if theirs == "cluster" else task)
     data = b"x" * 100 if theirs == "not parquet" else other.objects.read(result.files[0].archive.key)
     store.create(key, data)
@@ -153,3 +155,26 @@ def test_a_full_disk_is_to_be_tried_again(intake: Intake, store: LocalObjectStor
     assert result.error == "retry"
     assert result.why is not None and "No space left" in result.why
     assert not list(store.spool_dir().glob("archive-*"))
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder", "another cluster's"])
+def test_a_data_folder_that_is_gone_is_not_begun_anew(left: str, intake: Intake, store: LocalObjectStore, tmp_path: Path) -> None:
+    """The worker opens the store for itself, and has seen nothing of it before."""
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW)]})
+    task = task_of(intake, intake.plans(topic))
+    store.root.rename(tmp_path / "away")
+    if left == "an empty folder":
+        store.root.mkdir()
+    elif left != "nothing":
+        identify(store.root, "d" * 32)
+    (result,) = run_bundle(task)
+    assert (result.error, result.files) == ("retry", ())
+    assert result.why is not None and str(store.root) in result.why
+    assert store.root.exists() == (left != "nothing")
+    assert [path.name for path in store.root.rglob("*")] == (["cluster.json"] if left == "another cluster's" else [])
+    if left != "nothing":
+        store.root.rename(tmp_path / "other")
+    (tmp_path / "away").rename(store.root)
+    (result,) = run_bundle(task)
+    assert result.error is None

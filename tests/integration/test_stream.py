@@ -23,6 +23,7 @@ from archiver.stream.stream import RecordStream
 from intake.digest import RecordsDigest
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
+from tests.support.refining import identify
 
 NOW = 20_000 * 86_400_000_000
 CLUSTER = "c" * 32
@@ -30,6 +31,7 @@ CLUSTER = "c" * 32
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalObjectStore:
+    identify(tmp_path / "data", CLUSTER)
     return LocalObjectStore(tmp_path / "data")
 
 

@@ -210,7 +210,7 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
     told = deployment.cli("status").out
     assert "held back by open transactions" in told
     assert "slow-one" in told
-    assert orders["held"][0]["deadline"][:19] in told
+    assert orders["held"][0]["deadline"][:19].replace("T", " ") + " UTC" in told
     assert "after its time a running writer or the next `archiver archive` aborts it" in told
 
     driver.clock.ahead_s = 61

@@ -49,8 +49,7 @@ def _whole_passes(mutants: list[Mutant], copies: SimpleQueue[Path], seeds: int, 
     """Whether everything that is to notice a mutant passes on the unbroken code: else it proves nothing."""
     tests = sorted({test for mutant in mutants for test in mutant.tests})
     commands = [_tests(tests)] if tests else []
-    if any(mutant.simulated for mutant in mutants):
-        commands.append(_simulation(seeds))
+    commands += [_simulation(rig, seeds) for rig in sorted({mutant.rig for mutant in mutants if mutant.simulated})]
 
     def check(command: list[str]) -> bool:
         copy = copies.get()
@@ -80,8 +79,8 @@ def _play(mutant: Mutant, copies: SimpleQueue[Path], seeds: int) -> str:
 
 def _noticed(mutant: Mutant, copy: Path, seeds: int) -> str:
     if mutant.simulated:
-        found = _run(_simulation(seeds, mutant.profile), copy)
-        seen = re.search(r"^seed (\d+), .*?: VIOLATION (.*)", found.stdout, re.MULTILINE)
+        found = _run(_simulation(mutant.rig, seeds, mutant.profile), copy)
+        seen = re.search(r"^\w+ seed (\d+), .*?: VIOLATION (.*)", found.stdout, re.MULTILINE)
         if found.returncode == 1 and seen is not None:
             return f"seed {seen[1]}: {seen[2][:110]}"
         if found.returncode:
@@ -100,8 +99,9 @@ def _broken(found: subprocess.CompletedProcess[str]) -> str:
     raise RuntimeError(f"exit code {found.returncode} tells nothing about the mutant:\n{found.stdout[-2000:]}{found.stderr[-2000:]}")
 
 
-def _simulation(seeds: int, profile: str = "") -> list[str]:
-    return [sys.executable, "-m", "tests.simulation", "--runs", str(seeds), *(["--profile", profile] if profile else [])]
+def _simulation(rig: str, seeds: int, profile: str = "") -> list[str]:
+    chosen = ["--profile", profile] if profile else []
+    return [sys.executable, "-m", "tests.simulation", "--rig", rig, "--runs", str(seeds), *chosen]
 
 
 def _tests(tests: list[str] | tuple[str, ...]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("archiver", "intake", "reconcile", "tests", "pyproject.toml")
+COPIED = ("archiver", "intake", "reconcile", "tests", "docs", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class Mutant:
     """The simulation should notice."""
     profile: str = ""
     """Under this kind of trouble alone: it notices sooner."""
+    rig: str = "intake"
+    """Which simulation."""
 
 
 class TextGone(Exception):

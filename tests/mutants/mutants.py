@@ -1,8 +1,10 @@
-"""Every known way to break the write path on purpose, and who should notice."""
+"""Every known way to break the write path on purpose, and who should notice. Those of the mapping stand in `schema_mutants`."""
 
 from __future__ import annotations
 
 from tests.mutants.breaking import Mutant
+from tests.mutants.publish_mutants import PUBLISHING
+from tests.mutants.schema_mutants import MAPPING
 
 SQLITE_TESTS = ("tests/contract/test_log_sqlite.py",)
 LOG_TESTS = ("tests/contract/test_log.py",)
@@ -286,4 +288,205 @@ KEEPING = (
     ),
 )
 
-MUTANTS = (*DURABILITY, *ACKNOWLEDGING, *APPENDING, *FOLDING, *KEEPING)
+POSITION_TESTS = ("tests/unit/test_source_positions.py",)
+HANDOVER_TESTS = ("tests/integration/test_file_source_handover.py",)
+SOURCES = (
+    Mutant(
+        "a source's entry counts wherever it begins",
+        "intake/positions.py",
+        "        return move.base == known.end and move.identity == known.identity",
+        "        return move.identity == known.identity",
+        POSITION_TESTS,
+    ),
+    Mutant(
+        "a finished item is taken in again",
+        "intake/positions.py",
+        "        if isinstance(known, Finished):\n            return False\n",
+        "        if isinstance(known, Finished):\n            return move.base == 0\n",
+        POSITION_TESTS,
+    ),
+    Mutant(
+        "the identity of an item is ignored",
+        "intake/positions.py",
+        "        return move.base == known.end and move.identity == known.identity",
+        "        return move.base == known.end",
+        POSITION_TESTS,
+        simulated=False,  # who takes it in compares it before
+    ),
+    Mutant(
+        "the position is not in the entry of its records",
+        "intake/publisher.py",
+        "        refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)\n",
+        "        self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)\n"
+        "        refusal = self._sequencer.append_moves(moves)\n",
+    ),
+    Mutant(
+        "a checkpoint forgets the positions of sources",
+        "intake/fold.py",
+        "            self._positions.add(source)\n",
+        "            self._positions.source(source.name)\n",
+        POSITION_TESTS,
+    ),
+    Mutant(
+        "a refused entry moves positions",
+        "intake/fold.py",
+        "        if refusal is None:\n            self._positions.move(index, file.positions)",
+        "        if file.positions:\n            self._positions.move(index, file.positions)",
+        POSITION_TESTS,
+    ),
+    Mutant(
+        "what was looked at before something was forgotten counts",
+        "intake/positions.py",
+        "        if move.seen < self.source(move.source).forgotten_below:",
+        "        if move.seen < 0:",
+        POSITION_TESTS,
+    ),
+    Mutant(
+        "an item is forgotten that was finished after the look",
+        "intake/positions.py",
+        "finished.log_index < forgotten.seen:",
+        "finished.log_index < index:",
+        POSITION_TESTS,
+    ),
+    Mutant(
+        "what is not finished is forgotten",
+        "intake/positions.py",
+        "                del known.finished[item]\n",
+        "                del known.finished[item]\n            known.begun.pop(item, None)\n",
+        POSITION_TESTS,
+        simulated=False,  # nobody asks for it there
+    ),
+    Mutant(
+        "an item is for a moment neither begun nor finished",
+        "intake/positions.py",
+        "known.begun.get(item) or known.finished.get(item)",
+        "known.finished.get(item) or known.begun.get(item)",
+        POSITION_TESTS,
+        simulated=False,  # one thread there
+    ),
+    Mutant(
+        "an item is forgotten before that is said",
+        "intake/positions.py",
+        "                known.forgotten_below = index + 1  # first: whoever sees it gone sees that as well\n"
+        "                del known.finished[item]\n",
+        "                del known.finished[item]\n                known.forgotten_below = index + 1\n",
+        POSITION_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "a file that has lost its name counts as looked at",
+        "intake/sources/taking.py",
+        "    return now if file.has_its_name() else seen\n",
+        "    return now if file.size >= 0 else seen\n",
+        HANDOVER_TESTS,
+        simulated=False,  # the simulation has files of its own
+    ),
+    Mutant(
+        "another file of that name counts as the one that was looked at",
+        "intake/sources/opened.py",
+        "            return os.path.samestat(os.lstat(self.path), self._began)",
+        "            return os.lstat(self.path).st_size >= 0",
+        HANDOVER_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "the log is looked at after the file",
+        "intake/sources/taking.py",
+        "        _check_identity(file, known, cutting)\n",
+        "        _check_identity(file, known, cutting)\n        seen = ways.sequencer.fold.next_index\n",
+        HANDOVER_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "an empty folder proves that its files are gone",
+        "intake/sources/homes.py",
+        "self._known.get(folder) == _identity(descriptor, os.fstat(descriptor))",
+        "_identity(descriptor, os.fstat(descriptor)) is not None",
+        HANDOVER_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "a mount point that vanished proves that its files are gone",
+        "intake/sources/homes.py",
+        "if file.st_dev != found.st_dev:",
+        "if file.st_dev < 0:",
+        HANDOVER_TESTS,
+        simulated=False,
+    ),
+)
+
+DELETION_TESTS = ("tests/unit/test_topic_deletion.py",)
+
+DELETING = (
+    Mutant(
+        "a topic that was deleted takes segments",
+        "intake/fold.py",
+        "        for tp in tps:\n            del self._partitions[tp]\n",
+        "        self._by_id[topic_id] = topic\n        del self._deleted[topic_id]\n",
+        DELETION_TESTS,
+    ),
+    Mutant(
+        "late segments of a deleted topic are damage",
+        "intake/fold.py",
+        "            topic = self._by_id.get(topic_id) or self._deleted.get(topic_id)\n",
+        "            topic = self._by_id.get(topic_id)\n",
+        DELETION_TESTS,
+    ),
+    Mutant(
+        "a transaction that touches a deleted topic stays open",
+        "intake/fold.py",
+        "            self._close(transaction.producer_id, commit=False)\n",
+        "",
+        DELETION_TESTS,
+        simulated=False,  # no transaction writes to the topic that comes and goes
+    ),
+    Mutant(
+        "a transaction that lost a topic can be committed in part",
+        "intake/fold.py",
+        "            self._producers.fence(producer)\n        self._producers.forget_partitions(tps)\n",
+        "        self._producers.forget_partitions(tps)\n",
+        DELETION_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "a deleted topic comes back with the next declaration",
+        "intake/sequencer.py",
+        "(again or self._fold.deleted_named(name) is None)",
+        "(again or name is not None)",
+        DELETION_TESTS,
+        simulated=False,  # everybody asks for it there
+    ),
+    Mutant(
+        "a declaration that lost its race is appended all the same",
+        "intake/sequencer.py",
+        "wanted=lambda: self._is_declarable(name, again=again)",
+        "wanted=lambda: True",
+        DELETION_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "a checkpoint forgets the deleted topics",
+        "intake/fold.py",
+        "        self._deleted.update({topic.topic_id: topic for topic in state.deleted})\n",
+        "",
+        DELETION_TESTS,
+    ),
+    Mutant(
+        "an older version takes a deleted topic for a live one",
+        "intake/checkpoint.py",
+        "    return 2 if state.deleted or state.sources else 1",
+        "    return 2 if state.sources else 1",
+        DELETION_TESTS,
+        simulated=False,
+    ),
+    Mutant(
+        "a deletion is written in a format that older versions read on from",
+        "intake/entry_format.py",
+        '("deleted", "source_forgotten")',
+        '("source_forgotten",)',
+        DELETION_TESTS,
+        simulated=False,
+    ),
+)
+
+MUTANTS = (*DURABILITY, *ACKNOWLEDGING, *APPENDING, *FOLDING, *KEEPING, *SOURCES, *DELETING, *MAPPING, *PUBLISHING)

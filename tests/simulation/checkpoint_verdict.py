@@ -40,6 +40,7 @@ def _compare(key: str, from_checkpoint: Backlog, from_start: Backlog) -> None:
         _equal(key, name, getattr(one, name), getattr(other, name))
     _equal(key, "producers", {p.producer_id: p for p in one.producers}, {p.producer_id: p for p in other.producers})
     _equal(key, "transactions", {t.producer_id: t for t in one.transactions}, {t.producer_id: t for t in other.transactions})
+    _equal(key, "sources", {s.name: s for s in one.sources}, {s.name: s for s in other.sources})
     _equal(key, "ids", list(one.ids), list(other.ids))
     for tp, state in other.partitions.items():
         end = state.next_offset

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from archiver.clock import Clock
-from archiver.ids import TopicPartition
+from archiver.ids import TopicId, TopicPartition
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
@@ -17,6 +17,9 @@ from archiver.objects.paths import CHECKPOINT_PREFIX, SHELF_PREFIX
 from archiver.proto import intake_log_pb2 as pb
 from intake.fold import Applied, IntakeFold
 from tests.simulation.schedule import Violation
+
+DOOMED = "doomed"
+"""A topic that is deleted now and then, and declared again; the records of its own are judged by nobody."""
 
 
 class WatchedLog(MemoryLog):
@@ -57,6 +60,7 @@ class Ground:
         self._tick_us = 0
         self._epochs: dict[int, int] = {}
         self._barrier_ms = 0
+        self._gone: set[TopicId] = set()
 
     def create(self, key: str, data: bytes) -> None:
         """The store's create."""
@@ -93,16 +97,19 @@ class Ground:
 
     def named_keys(self) -> set[str]:
         """Keys of the intake files in which there are records that count and are not archived."""
-        return {segment.file.key for tp in self._stable for segment in self.fold.segments(tp, self.watermarks.get(tp, 0))}
+        tps = [(topic.topic_id, number) for topic in self.fold.topics_by_id.values() for number in range(topic.partitions)]
+        return {segment.file.key for tp in tps for segment in self.fold.segments(tp, self.watermarks.get(tp, 0))}
 
     def partitions(self) -> list[TopicPartition]:
-        """Every topic partition, in order of declaration."""
-        return [(topic.topic_id, number) for topic in self.fold.topics_by_id.values() for number in range(topic.partitions)]
+        """Every topic partition, in order of declaration, but for those of the doomed topic."""
+        topics = [topic for topic in self.fold.topics_by_id.values() if topic.name != DOOMED]
+        return [(topic.topic_id, number) for topic in topics for number in range(topic.partitions)]
 
     def _check(self, index: int, entry: pb.IntakeEntry, applied: Applied) -> None:
         self._count(entry, applied)
         self._check_files(index, entry, applied)
         self._check_epochs(index, entry, applied)
+        self._check_gone(index, entry, applied)
         self._tick_us = max(self._tick_us, entry.tick.time_us)
         self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
         for tp in self.partitions():
@@ -110,6 +117,14 @@ class Ground:
             if stable < self._stable.get(tp, 0):
                 raise Violation("the stable offset never goes back", f"of {tp} from {self._stable[tp]} to {stable} at entry {index}")
             self._stable[tp] = stable
+
+    def _check_gone(self, index: int, entry: pb.IntakeEntry, applied: Applied) -> None:
+        """Nothing lands in a topic that was deleted, and nobody is shown it."""
+        if entry.WhichOneof("body") == "deleted":
+            self._gone.add(TopicId(entry.deleted.topic_id.hex()))
+        late = [landed.tp for landed in applied.landed if landed.segment is not None and landed.tp[0] in self._gone]
+        if late or self._gone & self.fold.topics_by_id.keys():
+            raise Violation("a deleted topic takes nothing", f"entry {index} brings records to {late}")
 
     def _count(self, entry: pb.IntakeEntry, applied: Applied) -> None:
         body = entry.WhichOneof("body")

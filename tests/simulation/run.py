@@ -19,7 +19,9 @@ from tests.simulation.files import Files
 from tests.simulation.ground import Ground
 from tests.simulation.light_files import light_files
 from tests.simulation.readers import Archiver, Reader, Sightings
+from tests.simulation.removing import Remover
 from tests.simulation.schedule import Actor, Schedule, Trace, Violation
+from tests.simulation.sourcing import SourceTaker, Upstream
 from tests.simulation.station import World
 from tests.simulation.transacting import TransactionalProducer
 from tests.simulation.upkeep import Keeper, Leader
@@ -27,7 +29,13 @@ from tests.simulation.vacuuming import Cleaner
 from tests.simulation.verdict import judge
 
 FAULTY_STEPS = 700
-CALM_STEPS = 6_000
+CALM_STEPS = 60_000
+"""A checkpoint looks at every shelf there is: with one at every fourth entry, a long log takes its time."""
+SOURCES_EVERY = 5
+"""In one seed of so many, sources are taken in as well; in those of every kind of trouble, for no kind's number divides it."""
+
+REMOVERS_EVERY = 7
+"""In one seed of so many, a topic comes and goes."""
 
 
 @dataclass
@@ -49,7 +57,7 @@ def run(seed: int, *, keep_lines: bool = False) -> Result:
     """Play the run of that seed to its end."""
     trace = Trace(keep_lines)
     profile = PROFILES[seed % len(PROFILES)]
-    with _alarmed(), nullcontext() if seed % 64 < 8 else light_files():
+    with alarmed("intake"), nullcontext() if seed % 64 < 8 else light_files():
         return _Run(seed, profile, trace).play()
 
 
@@ -99,6 +107,11 @@ class _Run:
             others.append(Archiver("archiver", world, own(), self._is_over, self._files, self._sightings))
         if choices.random() < 0.7:
             others.append(Reader("reader", world, own(), self._is_over, self._files, self._sightings))
+        if self._seed % SOURCES_EVERY == SOURCES_EVERY // 2:
+            upstream = Upstream(world.book, own())
+            self._busy.extend(SourceTaker(f"source{n}", world, own(), upstream) for n in range(choices.randrange(1, 4)))
+        if self._seed % REMOVERS_EVERY == REMOVERS_EVERY // 2:
+            self._busy.extend(Remover(f"remover{n}", world, own(), load()) for n in range(choices.randrange(1, 4)))
         for actor in [*self._busy, *others]:
             self._schedule.add(actor)
 
@@ -139,16 +152,18 @@ class _Alarm(logging.Handler):
 
 
 @contextmanager
-def _alarmed() -> Iterator[None]:
-    """Let no error pass unseen; the warnings of faults that the product meets are not worth a line."""
-    logger, alarm = logging.getLogger("intake"), _Alarm(logging.ERROR)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(alarm)
-    logger.setLevel(logging.ERROR)
-    logger.propagate = False
+def alarmed(*packages: str) -> Iterator[None]:
+    """Let no error of these packages pass unseen; the warnings of faults that the product meets are not worth a line."""
+    alarm = _Alarm(logging.ERROR)
+    before = [(logger, logger.level, logger.propagate) for logger in map(logging.getLogger, packages)]
+    for logger, _, _ in before:
+        logger.addHandler(alarm)
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
     try:
         yield
     finally:
-        logger.removeHandler(alarm)
-        logger.setLevel(level)
-        logger.propagate = propagate
+        for logger, level, propagate in before:
+            logger.removeHandler(alarm)
+            logger.setLevel(level)
+            logger.propagate = propagate

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from archiver.errors import ArchiverError, OutcomeUnknown
 from archiver.ids import SeededIds, TopicPartition
 from archiver.settings_groups import IntakeSettings, LogSettings
 from intake.accept_clock import AcceptClock
@@ -18,12 +19,13 @@ from intake.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
 from intake.batcher import BatchItem, Item, RecordItem
 from intake.checkpoint_store import CheckpointStore
 from intake.checkpointer import Checkpointer
+from intake.positions import Move
 from intake.producers import Refusal, Stamp
 from intake.publisher import FlushPublisher
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
 from intake.sequencer import Sequencer
 from tests.simulation.book import Book, Sent
-from tests.simulation.ground import Ground
+from tests.simulation.ground import DOOMED, Ground
 from tests.simulation.schedule import Process
 from tests.simulation.twins import SimulatedClock, SimulatedLog, SimulatedObjects
 
@@ -75,8 +77,9 @@ class Station:
         self._settled = threading.Condition()
 
     def partitions(self) -> list[TopicPartition]:
-        """Every topic partition that this process knows."""
-        return [(topic.topic_id, number) for topic in self.sequencer.fold.topics_by_id.values() for number in range(topic.partitions)]
+        """Every topic partition that this process knows, but for those of the doomed topic."""
+        topics = [topic for topic in self.sequencer.fold.topics_by_id.values() if topic.name != DOOMED]
+        return [(topic.topic_id, number) for topic in topics for number in range(topic.partitions)]
 
     def send(self, outgoing: Sequence[Outgoing]) -> list[Refusal | None]:
         """Publish as one flush and enter the answers into the book; per piece, the rule by which it was refused.
@@ -94,6 +97,31 @@ class Station:
         if self.process.schedule.random.random() < 0.2:
             self.checkpointer.run_if_due()
         return [self._answer(one, several) for one, several in items]
+
+    def take_in(self, outgoing: Sequence[Outgoing], move: Move) -> Refusal | None:
+        """Publish records of a source with the position behind them, and note in the book what is known of them then.
+
+        None, or why they do not count.
+
+        Raises what log and store raise.
+        """
+        items = [item for one in outgoing for item in self._items(one, self._accept_clock.accept_us(self.sequencer.fold.newest_us))]
+        records = [sent for one in outgoing for sent in one.records]
+        for sent in records:
+            sent.open_attempts += 1
+        try:
+            refusal = self._publisher.publish_moving(items, [move]) if items else self.sequencer.append_moves([move])
+        except OutcomeUnknown:
+            raise
+        except ArchiverError:
+            for sent in records:
+                sent.open_attempts -= 1
+            raise
+        for sent in records:
+            sent.open_attempts -= 1
+            sent.is_there |= refusal is None
+        self.process.schedule.note(self.process.name, f"took in {move.item} from {move.base} to {move.end}: {refusal}")
+        return refusal
 
     def _items(self, one: Outgoing, accept_us: int) -> list[Item]:
         topic = self.sequencer.fold.topics_by_id[one.tp[0]]

@@ -19,11 +19,14 @@ from tests.simulation.run import run
 ROOT = Path(__file__).resolve().parents[2]
 SHARE = 40
 """Schedules per profile."""
-ONCE_FAILED = (10,)
-"""10: a shelf with a wrong bit in its footer was an error that nobody expected."""
+ONCE_FAILED = (10, 192)
+"""10: a shelf with a wrong bit in its footer was an error that nobody expected; 192: a cleaner named the kind of what another leader had
+deleted while this one took over."""
 MUST_HAPPEN = (
     *("segment repeated", "segment refused: fenced", "segment refused: barrier", "segment refused: unknown_producer"),
     *("committed", "aborted", "timed out", "committed refused: fenced", "gaps"),
+    *("segment refused: position", "source_forgotten"),
+    *("deleted", "segment refused: deleted"),
     *("forgotten", "trimmed", "checkpoints", "deleted intake", "deleted checkpoint", "sightings", "ok", "failed", "unknown"),
 )
 

@@ -44,12 +44,12 @@ def played(profile: Profile, *actors: Scripted, seed: int = 1, faulty: int = 200
 
 def test_broken_code_is_noticed_and_the_seed_shows_it_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(Producers, "judge", lambda *_: None)
-    assert main(["--runs", "100"]) == 1
+    assert main(["--rig", "intake", "--runs", "100"]) == 1
     said = capsys.readouterr().out
     seed = said.split("--seed ")[1].split()[0]
     assert f"seed {seed}, " in said
     assert "VIOLATION" in said
-    assert main(["--seed", seed, "--trace"]) == 1
+    assert main(["--rig", "intake", "--seed", seed, "--trace"]) == 1
     again = capsys.readouterr().out
     assert said.split("VIOLATION ")[1].splitlines()[0] in again
     assert len(again.splitlines()) > 100

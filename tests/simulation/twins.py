@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from archiver.errors import ArchiverError, OutcomeUnknown, RetryLater
 from archiver.log.store import Appended, Entry, Log
+from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.store import ObjectInfo
 from tests.simulation.faults import Fate
-from tests.simulation.ground import Ground
 from tests.simulation.schedule import Process
 
 _T = TypeVar("_T")
@@ -39,7 +39,7 @@ class SimulatedClock:
         self._process.sleep(round(seconds * 1e6))
 
 
-class _Requests:
+class Requests:
     """How a process's requests fare."""
 
     def __init__(self, process: Process) -> None:
@@ -91,7 +91,7 @@ class SimulatedLog:
         self._log = log
         self._trim = trim or log.trim
         self._process = process
-        self._requests = _Requests(process)
+        self._requests = Requests(process)
 
     def append(self, index: int, data: bytes) -> Appended:
         entry = blake2b(data, digest_size=6).hexdigest()
@@ -120,13 +120,27 @@ class SimulatedLog:
         """Nothing to release."""
 
 
+class Stock(Protocol):
+    """The shared object store, and who watches what changes in it."""
+
+    @property
+    def objects(self) -> MemoryObjectStore:
+        """What is there."""
+
+    def create(self, key: str, data: bytes) -> None:
+        """The store's create."""
+
+    def delete(self, key: str) -> None:
+        """The store's delete."""
+
+
 class SimulatedObjects:
     """The shared object store as one process sees it; see `archiver.objects.store.ObjectStore`."""
 
-    def __init__(self, ground: Ground, process: Process) -> None:
+    def __init__(self, ground: Stock, process: Process) -> None:
         self._ground = ground
         self._objects = ground.objects
-        self._requests = _Requests(process)
+        self._requests = Requests(process)
 
     def uri(self, key: str) -> str:
         return self._objects.uri(key)

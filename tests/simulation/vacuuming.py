@@ -11,6 +11,7 @@ from collections.abc import Callable
 from archiver.errors import Deposed, RetryLater
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader as LedgerLeader
+from archiver.ledger.leadership import Leadership
 from archiver.settings_groups import CleanupSettings, LogSettings
 from intake.backlog import Backlog
 from intake.checkpoint_store import superseded
@@ -69,8 +70,7 @@ class Cleaner:
                 objects=station.objects,
                 sequencer=station.sequencer,
                 intake=station.sequencer.backlog,
-                leader=leader,
-                lease=_EverybodysLease(),
+                leadership=Leadership(leader, _EverybodysLease()),
                 lines=self._lines,
                 superseded=lambda: superseded(station.objects),
                 settings=CleanupSettings.model_construct(grace=self._random.choice((0.0, 0.5, 3.0)), deletes_max=20),

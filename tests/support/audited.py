@@ -25,6 +25,7 @@ from intake.fold import IntakeFold
 from reconcile.audit import Audit
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema
+from tests.support.refining import identify
 
 CLUSTER = "c" * 32
 NOW = 20_000 * 86_400_000_000
@@ -37,6 +38,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.store = LocalObjectStore(root)
+        identify(root, CLUSTER)
         self.clock = ManualClock()
         self.tables = MemoryTables(SeededIds(1), self.clock)
         self.intake = Intake(self.store)

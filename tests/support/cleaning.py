@@ -9,6 +9,7 @@ from archiver.clock import ManualClock
 from archiver.ids import SeededIds, TopicId, TopicPartition, new_ulid
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import Leadership
 from archiver.log.lease import LeasePlace, MemoryLease
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.memory import MemoryObjectStore
@@ -20,6 +21,7 @@ from intake.format import PlacedSegment
 from intake.producers import Stamp
 from intake.sequencer import Sequencer
 from reconcile.clean import CleanParts, CleanReport, CleanRun
+from reconcile.clean_tables import TableFolders
 from reconcile.lines import TopicLine
 from tests.support.faulty_log import FaultyLog
 from tests.support.faulty_objects import FaultyObjectStore
@@ -52,6 +54,7 @@ class Vacuumed:
     doubted: set[str] = field(default_factory=set)
     superseded: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
+    folders: TableFolders | None = None
 
     def __post_init__(self) -> None:
         stores = MemoryLogStore(self.entry_bytes_max)
@@ -125,13 +128,13 @@ class Vacuumed:
                 objects=self.objects,
                 sequencer=sequencer,
                 intake=sequencer.backlog,
-                leader=leader or self.leader(name),
-                lease=MemoryLease(f"{name}:1", self.place),
+                leadership=Leadership(leader or self.leader(name), MemoryLease(f"{name}:1", self.place)),
                 lines=self.topic_lines,
                 superseded=lambda: self.superseded,
                 settings=CleanupSettings(grace=GRACE_S, deletes_max=self.deletes_max),
                 clock=self.clock,
                 progress=self.told.append,
+                folders=self.folders,
             )
         )
 

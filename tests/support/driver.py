@@ -19,7 +19,8 @@ from archiver.assemble import Application
 from archiver.clock import SystemClock
 from archiver.jobs.refined import PlanResult, RefineJob, pack, unpack_result, unpack_task
 from archiver.jobs.report import ArchiveReport
-from archiver.jobs.run import ArchiveRun, Refine, Scope
+from archiver.jobs.run import ArchiveRun, Refine
+from archiver.jobs.scope import Scope
 from archiver.jobs.task import run_bundle
 from archiver.settings import load_settings
 from archiver.stream.records import StreamRecord

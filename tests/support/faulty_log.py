@@ -41,6 +41,11 @@ class FaultyLog:
         with self._lock:
             self._script.extend(faults)
 
+    def heal(self) -> None:
+        """Forget the rest of the script; what is on its way still arrives."""
+        with self._lock:
+            self._script.clear()
+
     def append(self, index: int, data: bytes) -> Appended:
         """The real append, spoilt as the script says."""
         with self._lock:

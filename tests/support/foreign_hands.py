@@ -91,6 +91,17 @@ def roll_back(tables: Tables, snapshot_id: int) -> None:
         manage.rollback_to_snapshot(snapshot_id)
 
 
+def roll_forward(tables: Tables, snapshot_id: int) -> None:
+    """Make any retained snapshot the current one, in whichever lineage it is."""
+    if isinstance(tables, MemoryTables):
+        tables.roll_back(IDENTIFIER, snapshot_id)
+        return
+    table = view_of(tables).handle
+    assert isinstance(table, Table)
+    with table.manage_snapshots() as manage:
+        manage.set_current_snapshot(snapshot_id)
+
+
 def expire_all_but_current(tables: Tables) -> None:
     if isinstance(tables, MemoryTables):
         tables.expire_all_but_current(IDENTIFIER)

@@ -1,4 +1,5 @@
-"""Random histories of the intake log, by one seed: topics, plain segments, producers that repeat and wrap, transactions, ticks, barriers.
+"""Random histories of the intake log, by one seed: topics that come and go, plain segments, producers that repeat and wrap, transactions,
+ticks, barriers, positions of sources.
 
 Entries are made without asking a fold, so that many of them do not count: repetitions, gaps, fenced epochs, files behind a barrier.
 """
@@ -15,7 +16,7 @@ from archiver.proto import intake_log_pb2 as pb
 from intake.producers import SEQUENCE_COUNT
 from tests.support.intake_entries import topic_id_of
 
-TOPICS = 3
+TOPICS = 4
 PARTITIONS = 3
 
 
@@ -38,7 +39,10 @@ class History:
     entries: list[bytes] = field(default_factory=list)
     now_us: int = 1_767_323_045_000_000
     _topics: int = 0
+    _names: dict[int, str] = field(default_factory=dict)
+    _deleted: set[int] = field(default_factory=set)
     _senders: list[_Sender] = field(default_factory=list)
+    _positions: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def grow(self, steps: int) -> list[bytes]:
         """`steps` more entries; all there are."""
@@ -54,12 +58,16 @@ class History:
         roll = self.chance.random()
         if roll < 0.03 and self._topics < TOPICS:
             self._declare()
+        elif roll < 0.04:
+            self._delete()
         elif roll < 0.1:
             self._add(tick=pb.Tick(time_us=self.now_us + self.chance.randrange(-1_000_000, 1_000_000)))
         elif roll < 0.13:
             self._add(barrier=pb.Barrier(written_before_ms=self.now_us // 1000 - self.chance.choice((0, 1_000, 100_000))))
         elif roll < 0.16:
             self._add(forgotten=pb.ProducersForgotten(idle_since_us=self.now_us - self.chance.randrange(0, 20_000_000_000)))
+        elif roll < 0.22:
+            self._move()
         elif roll < 0.3:
             self._open()
         elif roll < 0.45 and self._senders:
@@ -69,9 +77,19 @@ class History:
 
     def _declare(self) -> None:
         number = self._topics + 1 if self._topics == 0 or self.chance.random() < 0.8 else self._topics  # else declared twice
+        if number > self._topics:
+            free = sorted({self._names[gone] for gone in self._deleted} - {self._names[n] for n in self._names if n not in self._deleted})
+            self._names[number] = free[0] if free and self.chance.random() < 0.5 else f"topic-{number}"
         self._topics = number
         topic_id = bytes.fromhex(topic_id_of(number))
-        self._add(topic=pb.TopicDeclared(topic_id=topic_id, name=f"topic-{number}", partitions=PARTITIONS, created_us=self.now_us))
+        self._add(topic=pb.TopicDeclared(topic_id=topic_id, name=self._names[number], partitions=PARTITIONS, created_us=self.now_us))
+
+    def _delete(self) -> None:
+        """One of several, perhaps for the second time."""
+        number = self.chance.randrange(1, self._topics + 1)
+        if number in self._deleted or self._topics - len(self._deleted) > 1:
+            self._deleted.add(number)
+            self._add(deleted=pb.TopicDeleted(topic_id=bytes.fromhex(topic_id_of(number)), time_us=self.now_us))
 
     def _open(self) -> None:
         name = self.chance.choice(("", "", "a", "b"))
@@ -135,6 +153,34 @@ class History:
         transactional = bool(sender.transactional_id) != (self.chance.random() < 0.03)
         return pb.ProducerBatch(producer_id=sender.producer_id, epoch=sender.epoch, sequence=sequence, transactional=transactional)
 
+    def _move(self) -> None:
+        """Some items of sources go on, or do not; finished ones are forgotten."""
+        source, names = self.chance.choice("xy"), [f"/in/{number}" for number in range(6)]
+        if self.chance.random() < 0.3:
+            items = self.chance.sample(names, 3)
+            self._add(source_forgotten=pb.SourceForgotten(source=source, items=items, seen=self._seen()))
+            return
+        moves: list[pb.SourcePosition] = []
+        for item in self.chance.sample(names, self.chance.choice((1, 1, 2))):
+            base = self._positions.get((source, item), 0) if self.chance.random() < 0.8 else 0
+            end, done = base + self.chance.randrange(50), self.chance.random() < 0.4
+            identity = self.chance.choice((b"same", b"same", b"same", b"another"))
+            self._positions[source, item] = 0 if done else end
+            moves.append(
+                pb.SourcePosition(source=source, item=item, base=base, end=end, done=done, identity=identity, seen=self._seen(), count=end)
+            )
+        if self.chance.random() < 0.2:
+            self._add(file=pb.IntakeFile(positions=moves))
+            return
+        key = intake_key(self.now_us - self.chance.choice((0, 0, 0, 600_000_000)), f"{len(self.entries):026}")
+        segment = pb.Segment(partition=self.chance.randrange(PARTITIONS), rows=self.chance.randrange(1, 5), accept_max_us=self.now_us)
+        topic_id = bytes.fromhex(topic_id_of(self.chance.randrange(1, self._topics + 1)))
+        topics = [pb.TopicSegments(topic_id=topic_id, segments=[segment])]
+        self._add(file=pb.IntakeFile(key=key, size=1, footer_sha256=b"d" * 32, topics=topics, positions=moves))
+
+    def _seen(self) -> int:
+        return max(0, len(self.entries) - self.chance.choice((0, 0, 0, 5, 20)))
+
     def _add(self, **body: object) -> None:
-        entry = pb.IntakeEntry(format=2, id=len(self.entries).to_bytes(8, "big") + self.chance.randbytes(8), **body)  # type: ignore[arg-type]
+        entry = pb.IntakeEntry(format=3, id=len(self.entries).to_bytes(8, "big") + self.chance.randbytes(8), **body)  # type: ignore[arg-type]
         self.entries.append(entry.SerializeToString(deterministic=True))

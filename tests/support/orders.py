@@ -39,12 +39,12 @@ def order(number: int, customer: str = "ada", lines: int = 1) -> bytes:
 
 def order_schema() -> TopicSchema:
     """Columns of a topic whose values are orders."""
-    return decide("orders", None, None, Source("shop.Order", DESCRIPTOR_SET))
+    return decide("orders", (), None, Source("shop.Order", DESCRIPTOR_SET)).schema
 
 
 def raw_schema() -> TopicSchema:
     """Columns of a topic without Protobuf."""
-    return decide("raw", None, None, None)
+    return decide("raw", (), None, None).schema
 
 
 def rows_of(column: Any) -> list[Any]:

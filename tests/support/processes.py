@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,12 +34,14 @@ def until(what: str, holds: Callable[[], Any], patience_s: float = PATIENCE_S) -
 class Command:
     """One running command, in a process group of its own as a terminal has it, with its scratch files in `scratch`."""
 
-    def __init__(self, deployment: Deployment, *arguments: str, scratch: Path) -> None:
+    def __init__(
+        self, deployment: Deployment, *arguments: str, scratch: Path, program: Sequence[str] = (sys.executable, "-m", "archiver")
+    ) -> None:
         scratch.mkdir(exist_ok=True)
         self.out: list[str] = []
         self.err: list[str] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "archiver", *arguments],
+            [*program, *arguments],
             # Unbuffered: what was told before a kill is seen.
             env={**deployment.environ(), "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)},
             stdin=subprocess.PIPE,

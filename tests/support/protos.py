@@ -6,13 +6,24 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, timestamp_pb2
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from archiver.schema.descriptors import Source
 
 F = descriptor_pb2.FieldDescriptorProto
+Features = descriptor_pb2.FeatureSet
 
 SCALARS: tuple[Any, ...] = tuple(kind for kind in range(1, 19) if kind not in (F.TYPE_GROUP, F.TYPE_MESSAGE, F.TYPE_ENUM))
 MAP_KEYS: tuple[Any, ...] = tuple(kind for kind in SCALARS if kind not in (F.TYPE_DOUBLE, F.TYPE_FLOAT, F.TYPE_BYTES))
@@ -53,6 +64,29 @@ def field(
     return one
 
 
+def edition_file(edition: Any = descriptor_pb2.EDITION_2023) -> descriptor_pb2.FileDescriptorProto:
+    """The same as `file_of` in an edition."""
+    file = file_of(syntax="editions")
+    file.edition = edition
+    return file
+
+
+def group_field(message: descriptor_pb2.DescriptorProto, scope: str, name: str, number: int, repeated: bool = False) -> None:
+    """Add a proto2 group to the message of full name `scope`: `name` with one field, `x`."""
+    inner = message.nested_type.add(name=name.capitalize())
+    field(inner, "x", 1, F.TYPE_INT32)
+    field(message, name, number, F.TYPE_GROUP, type_name=f".{scope}.{inner.name}", repeated=repeated)
+
+
+def extension(home: Any, extendee: str, name: str, number: int, kind: Any, type_name: str = "", repeated: bool = False) -> None:
+    """Add an extension to a file or a message."""
+    label = F.LABEL_REPEATED if repeated else F.LABEL_OPTIONAL
+    one = home.extension.add(name=name, number=number, extendee=extendee, label=label)
+    one.type = kind
+    if type_name:
+        one.type_name = type_name
+
+
 def map_field(
     message: descriptor_pb2.DescriptorProto, scope: str, name: str, number: int, key: int, value: int, type_name: str = ""
 ) -> descriptor_pb2.FieldDescriptorProto:
@@ -65,10 +99,14 @@ def map_field(
 
 
 def descriptor_set(*files: descriptor_pb2.FileDescriptorProto, timestamp: bool = True) -> bytes:
-    """A serialized FileDescriptorSet of the files, with Timestamp."""
+    """A serialized FileDescriptorSet of the files, with Timestamp and the other files of Google's that they import."""
     result = descriptor_pb2.FileDescriptorSet()
     if timestamp:
         timestamp_pb2.DESCRIPTOR.CopyToProto(result.file.add())
+    imported = {name for one in files for name in one.dependency} - {one.name for one in files}
+    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, wrappers_pb2):
+        if module.DESCRIPTOR.name in imported:
+            module.DESCRIPTOR.CopyToProto(result.file.add())
     result.file.extend(files)
     return result.SerializeToString()
 
@@ -141,6 +179,40 @@ def all_kinds_file() -> descriptor_pb2.FileDescriptorProto:
     map_field(message, "shop.AllKinds", "at_by_name", 102, F.TYPE_STRING, F.TYPE_MESSAGE, TIMESTAMP)
     for kind in SCALARS:
         field(message, f"optional_{kind}", 20 + kind, kind, optional=True)
+    return file
+
+
+def well_known_file() -> descriptor_pb2.FileDescriptorProto:
+    """`shop.WellKnown`: every well-known type."""
+    file = file_of()
+    names = ("any", "duration", "empty", "field_mask", "struct", "wrappers")
+    file.dependency.extend(f"google/protobuf/{name}.proto" for name in names)
+    message = file.message_type.add(name="WellKnown")
+    types = {
+        "at": "Timestamp",
+        "wait": "Duration",
+        "any": "Any",
+        "mask": "FieldMask",
+        "nothing": "Empty",
+        "a_double": "DoubleValue",
+        "a_float": "FloatValue",
+        "an_int64": "Int64Value",
+        "a_uint64": "UInt64Value",
+        "an_int32": "Int32Value",
+        "a_uint32": "UInt32Value",
+        "a_bool": "BoolValue",
+        "a_string": "StringValue",
+        "a_bytes": "BytesValue",
+        "object": "Struct",
+        "anything": "Value",
+        "array": "ListValue",
+    }
+    for number, (name, kind) in enumerate(types.items(), 1):
+        field(message, name, number, F.TYPE_MESSAGE, type_name=f".google.protobuf.{kind}")
+    field(message, "doubles", 20, F.TYPE_MESSAGE, type_name=".google.protobuf.DoubleValue", repeated=True)
+    field(message, "anythings", 21, F.TYPE_MESSAGE, type_name=".google.protobuf.Value", repeated=True)
+    map_field(message, "shop.WellKnown", "bool_by_name", 22, F.TYPE_STRING, F.TYPE_MESSAGE, ".google.protobuf.BoolValue")
+    map_field(message, "shop.WellKnown", "object_by_id", 23, F.TYPE_INT32, F.TYPE_MESSAGE, ".google.protobuf.Struct")
     return file
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
-from archiver.objects.paths import Granularity
+from archiver.objects.paths import Granularity, cluster_key
 from archiver.schema.state import TopicSchema
 from tests.support.intake_files import Intake
 from tests.support.orders import raw_schema, rows_of
@@ -21,6 +23,13 @@ NOW = 20_000 * DAY + 3600 * S
 CLUSTER = "c" * 32
 
 
+def identify(root: Path, cluster_id: str = CLUSTER) -> None:
+    """Make a folder that cluster's, as the first start does."""
+    root.mkdir(parents=True, exist_ok=True)
+    document = {"format": 1, "cluster_id": cluster_id, "name": "test", "created": "2026-01-02T03:04:05.678901Z"}
+    (root / cluster_key()).write_text(json.dumps(document), encoding="utf-8")
+
+
 def task_of(
     intake: Intake,
     plans: list[Plan],
@@ -29,8 +38,10 @@ def task_of(
     granularity: Granularity = "day",
     options: RefineOptions | None = None,
 ) -> TaskDescriptor:
-    """A task for these plans; every topic has the same schema."""
+    """A task for these plans; every topic has the same schema. The folder becomes the cluster's, if it is nobody's."""
     objects: Any = intake.objects
+    if not (objects.root / cluster_key()).exists():
+        identify(objects.root)
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for plan in plans}
     return TaskDescriptor(CLUSTER, f"file://{objects.root}", 1, topics, tuple(plans), options or RefineOptions())
 

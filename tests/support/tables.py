@@ -7,7 +7,7 @@ import hashlib
 import json
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from archiver.catalog.commit import CommitLimits, CommitOutcome, Committer
 from archiver.catalog.identity import TableTarget, ensure_table
 from archiver.catalog.layout import PARTITION_FIELD_ID, StreamFields, stream_fields
-from archiver.catalog.tables import Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, Tables, TableView
+from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, Tables, TableView
 from archiver.clock import ManualClock
 from archiver.events.types import DataFile, DataWritten, Event, PartitionField, TableReference
 from archiver.ids import SeededIds, TopicId, new_uuid
@@ -176,7 +176,7 @@ class Bench:
             rows=end - base,
             raw_bytes=10 * (end - base),
             ingest_min_us=START_US,
-            ingest_max_us=START_US,
+            ingest_max_us=max(START_US, self.clock.now_us()),
         )
         return archive, data_file(f"file://{path}", stream_fields(view.schema_json), partition, base, end, size)
 
@@ -308,8 +308,28 @@ class FaultyTables:
         outcome = SwapOutcome.CONFLICT if fault is SwapFault.FALSE_CONFLICT else SwapOutcome.UNKNOWN
         return Swapped(outcome, prepared.snapshot_id, fault.value)
 
-    def live_files(self, view: TableView) -> Iterator[LiveFile]:
-        return self._tables.live_files(view)
+    def evolve(self, view: TableView, schema_json: str) -> Evolved:
+        return self._tables.evolve(view, schema_json)
+
+    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
+        return self._tables.prepare_exchange(view, exchanges, summary)
+
+    def prepare_removal(
+        self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]
+    ) -> Prepared:
+        return self._tables.prepare_removal(view, paths, properties, summary, expire)
+
+    def named_paths(self, view: TableView) -> Iterator[str]:
+        return self._tables.named_paths(view)
+
+    def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
+        return self._tables.live_files(view, snapshot_id, nulls_of)
+
+    def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
+        return self._tables.retained_paths(view, names)
+
+    def count_rows(self, view: TableView, partition: int, offset: int) -> int:
+        return self._tables.count_rows(view, partition, offset)
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         return self._tables.data_paths(view, since_sequence)

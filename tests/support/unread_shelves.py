@@ -39,6 +39,10 @@ class UnreadShelves:
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
         return summed(self.segments(tp, start, end, None), start)
 
+    def key_of(self, log_index: int) -> str | None:
+        del log_index
+        return None
+
     def _check(self, tp: TopicPartition) -> None:
         if tp in self.errors:
             raise self.errors[tp]

@@ -52,6 +52,35 @@ def test_log(tmp_path: Path) -> None:
     assert cases[2]["appends"] <= 3 * (cases[2]["seconds"] / 0.1 + 1)
 
 
+def test_schema(tmp_path: Path) -> None:
+    document = measured("schema", tmp_path)
+    cases = document["cases"]
+    assert [name for name, case in cases.items() if "ratio_to_plain" in case] == ["flat", "nested"]
+    assert [name for name, case in cases.items() if "ratio_to_clean" in case] == [
+        "one_bad", "unknown_top", "unknown_between", "unknown_nested", "nanoseconds",
+    ]  # fmt: skip
+    for case in cases.values():
+        for what in set(case) - {"records", "raw_bytes_per_record", "keep_their_bytes", "wanted"}:
+            check_spread(case[what])
+    kept = {name: case["keep_their_bytes"] for name, case in cases.items()}
+    # Only what is not in canonical order, what columns do not hold, and what is no message.
+    assert kept == {**dict.fromkeys(cases, 0), "one_bad": 1, "unknown_between": 2000, "nanoseconds": 2000}
+
+
+def test_edge(tmp_path: Path) -> None:
+    document = measured("edge", tmp_path)
+    assert list(document["messages"]) == ["small", "flat", "nested"]
+    for message in document["messages"].values():
+        assert message["value_bytes"] > 0
+        for way, records in (("send", 200), ("send_batch", 2000)):
+            assert message[way]["records"] == records
+            check_spread(message[way]["none"]["us"])
+            for rules in ("reject", "coerce"):
+                assert set(message[way][rules]) == {"us", "added_us", "ratio"}
+                for what in ("us", "ratio"):
+                    check_spread(message[way][rules][what])
+
+
 def test_intake(tmp_path: Path) -> None:
     document = measured("intake", tmp_path)
     cases = document["partitions"]
@@ -77,3 +106,25 @@ def test_intake(tmp_path: Path) -> None:
         shares = [case[f"share_{part}"]["median"] for part in ("before_upload", "upload", "append", "rest")]
         assert all(share > 0 for share in shares)
         assert sum(shares) == pytest.approx(1, abs=0.01)
+
+
+def test_growth(tmp_path: Path) -> None:
+    document = measured("growth", tmp_path)
+    assert [table["partitions"] for table in document["tables"]] == [1, 3]
+    for table in document["tables"]:
+        assert list(table["windows"]) == ["5", "27"]
+        for start, window in table["windows"].items():
+            commits = int(start) + document["window_commits"]
+            then = window["then"]
+            # Two entries come before the first round: the epoch and the schema; with the rounds, the texts of their five events.
+            assert then["ledger_entries"] == 2 + 5 + 5 * commits
+            assert then["snapshots"] == then["snapshot_log"] == commits
+            assert then["metadata_log"] == min(commits, 100)
+            # The 25th merges, and is one of those that are merged.
+            assert then["manifests"] == commits % 25 + commits // 25
+            for cost in (window["window"], window["between"]):
+                assert cost["commits"] > 0
+                # The metadata file is read for the look, the swap and the proof, and written once; so are manifest and manifest list.
+                assert cost["requests"] >= 6
+                assert cost["bytes_read"] > cost["bytes_written"] > 4096
+        assert set(table["growth"]) == {"bytes", "requests", "p50", "cpu_p50", "ledger_cpu_p50", "reached"}

@@ -10,7 +10,7 @@ from archiver.log.lease import FileLease
 from tests.support.deployment import Deployment
 from tests.support.driver import AheadClock, Driver
 
-DOCUMENT = {"dry_run", "barrier_ms", "condemned", "deleted", "waiting", "kept", "pinned", "topics", "findings", "error"}
+DOCUMENT = {"dry_run", "barrier_ms", "condemned", "deleted", "waiting", "kept", "pinned", "topics", "findings", "starts", "kinds", "error"}
 
 
 @pytest.fixture
@@ -93,14 +93,19 @@ def test_a_table_that_cannot_be_looked_at_is_exit_code_2_and_keeps_its_topic(dep
     assert (len(told["condemned"]), told["kept"]["needed"]) == (2, 2)
 
 
-def test_status_names_the_pin(deployment: Deployment) -> None:
+def test_status_names_the_pin(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     pinned = deployment.cli("status", "--output", "json").json()["pinned"]
     assert (pinned["topic"], pinned["partition"]) == ("kept", 0)
-    assert "kept partition 0 needs it: nothing of it is deleted: the topic has archive kind none" in deployment.cli("status").out
+    kept = f"intake files are kept from {pinned['written_at'][:10]} {pinned['written_at'][11:19]} UTC on"
+    told = deployment.cli("status").out
+    assert f"{kept}, for kept partition 0 (nothing of it is deleted: the topic has archive kind none)\n" in told
     document = deployment.document()
-    document["topics"].pop()
+    kind_none = document["topics"].pop()
     deployment.write(document)
     assert "the topic is not in the configuration" in deployment.cli("status").out
+    deployment.write({**document, "topics": [*document["topics"], kind_none]})
+    monkeypatch.setattr("archiver.cli.status.OLD_PIN_S", pinned["age_seconds"] + 3600)
+    assert f"{kept}\n" in deployment.cli("status").out, "that an intake file is needed for a while is no matter"
 
 
 def test_nothing_is_pinned_in_an_empty_deployment(tmp_path: Path) -> None:

@@ -69,7 +69,11 @@ def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> 
             "why",
             "waiting",
             "misconfigured",
+            "notes",
             "gaps",
+            "decode_errors",
+            "commit_attempts",
+            "commit_seconds",
             "held",
         ]
         assert (item["state"], item["why"]) == ("archived", None)
@@ -121,7 +125,9 @@ def test_audit_document(archived: Deployment) -> None:  # noqa: F811
     done = archived.cli("audit")
     assert done.code == 0
     assert "valid" in done.out
-    assert archived.cli("audit", "--deep").code == 3
+    deep = archived.cli("audit", "--deep", "--output", "json")
+    assert deep.code == 0, deep.err
+    assert {item["proof"] for item in deep.json()["partitions"]} == {"rows"}
 
 
 def test_audit_of_an_empty_deployment(deployment: Deployment) -> None:
@@ -234,9 +240,23 @@ def test_tables(archived: Deployment) -> None:  # noqa: F811
     document = archived.cli("tables", "--output", "json").json()
     assert list(document) == ["tables"]
     assert [item["table"] for item in document["tables"]] == ["shop.orders", "shop.clicks"]
-    fields = ["topic", "catalog", "table", "location", "metadata_location", "snapshot_id", "rows", "files", "spark", "trino", "duckdb"]
+    fields = [
+        "topic",
+        "catalog",
+        "table",
+        "location",
+        "metadata_location",
+        "snapshot_id",
+        "rows",
+        "files",
+        "gone",
+        "spark",
+        "trino",
+        "duckdb",
+    ]
     for item in document["tables"]:
         assert list(item) == fields
+        assert item["gone"] is None
         assert item["rows"] == sum(record["topic"] == item["topic"] for record in SENT)
         assert item["files"] == item["duckdb"].count(".parquet")
         assert Path(item["metadata_location"].removeprefix("file://")).is_file()
@@ -255,14 +275,15 @@ def test_tables_that_are_not_there(deployment: Deployment) -> None:
 def test_status(archived: Deployment, deployment: Deployment) -> None:  # noqa: F811
     document = archived.cli("status", "--output", "json").json()
     fields = ["cluster", "cluster_id", "data", "leader", "epoch", "intake_log", "control_log", "topics", "pinned", "metrics", "attention"]
-    assert list(document) == fields
+    assert list(document) == [*fields, "daemon"]
     pinned = document["pinned"]
     ((name, age_s),) = document["metrics"].items()
     assert name == f'archiver_intake_pinned_age_seconds{{topic="{pinned["topic"]}",partition="{pinned["partition"]}"}}'
     assert age_s > 0
     assert (document["cluster"], document["epoch"], document["leader"], document["attention"]) == ("test", 1, None, [])
     for item in document["topics"]:
-        assert list(item) == ["topic", "records", "archived", "backlog_rows", "backlog_bytes", "pending_archives", "held"]
+        fields = ["topic", "records", "archived", "backlog_rows", "backlog_bytes", "pending_archives", "held"]
+        assert list(item) == [*fields, "kind", "last_commit", "valid_through", "stuck", "partitions"]
         assert item["held"] == []
     assert document["intake_log"]["floor"] == document["control_log"]["floor"] == 0
     assert archived.cli("status", "--exit-code").code == 0

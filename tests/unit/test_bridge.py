@@ -10,15 +10,16 @@ import pytest
 from archiver.clock import ManualClock
 from archiver.errors import Corrupted, Halt
 from archiver.events import codec
-from archiver.events.types import DataFile, DataWritten, Event, StartCommit, TableReference
+from archiver.events.types import DataFile, DataWritten, Event, PartitionField, StartCommit, TableReference
 from archiver.ids import SeededIds
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.bridge import TEXT_BYTES_MAX, append_files_written, event_bytes, event_message, intern
+from archiver.ledger.bridge import EVENTS, TEXT_BYTES_MAX, append_files_written, event_bytes, event_message, intern
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
+from archiver.settings_groups import EventSettings
 from tests.support.tables import FIELDS, TOPIC_ID, Limits
 
 TABLE = uuid.UUID(int=3)
@@ -44,7 +45,9 @@ def leading(entry_bytes_max: int = 1 << 19) -> tuple[Leader, Log]:
     return leader, log
 
 
-def append(leader: Leader, written: Sequence[tuple[ArchiveFile, DataFile | None]], table: bool = True) -> list[int]:
+def append(
+    leader: Leader, written: Sequence[tuple[ArchiveFile, DataFile | None]], table: bool = True, events: EventSettings = EVENTS
+) -> list[int]:
     return append_files_written(
         leader,
         written,
@@ -55,6 +58,7 @@ def append(leader: Leader, written: Sequence[tuple[ArchiveFile, DataFile | None]
         table_uuid=TABLE if table else None,
         last_sequence_number=4,
         what="demo.flights",
+        events=events,
     )
 
 
@@ -119,9 +123,62 @@ def test_without_a_table_there_is_no_event() -> None:
 
 def test_a_text_over_64_kib_halts_and_names_the_table() -> None:
     leader, log = leading()
-    with pytest.raises(Halt, match=r"demo\.flights"):
+    with pytest.raises(Halt, match=r"demo\.flights has 65536 bytes, more than 65535"):
         intern(leader, bytes(TEXT_BYTES_MAX), "demo.flights")
     assert bodies(log) == ["epoch_started"]
+    intern(leader, bytes(TEXT_BYTES_MAX - 1), "demo.flights")
+    assert bodies(log) == ["epoch_started", "schema_text"]
+
+
+def test_an_event_whose_text_would_be_over_64_kib_halts_and_names_the_table() -> None:
+    leader, log = leading()
+    fields = [PartitionField(1000 + at, f"{at}_" + "x" * 600, "int") for at in range(100)]
+    event = written_event([])
+    with pytest.raises(
+        Halt, match=r"demo\.flights: its control event cannot be written: the schema of the event takes \d+ bytes, 65535 fit"
+    ):
+        event_message(leader, event, fields, "demo.flights")
+    assert bodies(log) == ["epoch_started"]
+
+
+def test_events_are_not_larger_than_a_broker_takes() -> None:
+    leader, log = leading(entry_bytes_max=1 << 20)
+    files = [archive(number) for number in range(2500)]
+    limit = EventSettings(bytes_max=1 << 17)
+    assert len(append(leader, files)) == 1, "without that limit one entry holds them all"
+    indexes = append(leader, files, events=limit)
+    assert len(indexes) > 1
+    events = [event_bytes(leader.fold, pb.ControlEntry.FromString(log.read(index)[0].data).files_written.event) for index in indexes]
+    assert max(map(len, events)) <= limit.bytes_max
+    assert max(map(len, events)) + len(codec.split(events[0])[0]) > limit.bytes_max // 2, "halving does not go further than it must"
+    told = [codec.decode(data).payload for data in events]
+    assert [file for payload in told if isinstance(payload, DataWritten) for file in payload.data_files or ()] == [one for _, one in files]
+    assert [item.data_file for item in leader.fold.topic(TOPIC_ID).pending] == [one for _, one in files]
+
+
+def test_one_file_whose_event_no_broker_takes_halts_and_names_it() -> None:
+    leader, log = leading(entry_bytes_max=1 << 20)
+    one, file = archive(0)
+    assert file is not None
+    huge = DataFile(path=file.path + "x" * 200_000, record_count=1, file_size=1, partition=(1,))
+    with pytest.raises(
+        Halt, match=r"demo\.flights: archive archive/x/0+ needs a control event of \d+ bytes, more than events\.bytes_max \(131072\)"
+    ):
+        append(leader, [(one, huge)], events=EventSettings(bytes_max=1 << 17))
+    assert "files_written" not in bodies(log)
+
+
+def test_without_the_table_uuid_the_event_is_that_of_release_1_10_and_is_committed_alike() -> None:
+    leader, log = leading()
+    append(leader, [archive(0)], events=EventSettings(table_uuid=False))
+    entry = pb.ControlEntry.FromString(log.read(0)[-1].data).files_written
+    found = codec.read(event_bytes(leader.fold, entry.event))
+    assert not found.table_uuid
+    assert isinstance(found.event.payload, DataWritten)
+    assert found.event.payload.table.uuid is None
+    assert entry.table_uuid == TABLE.bytes
+    topic = leader.fold.topic(TOPIC_ID)
+    assert (topic.table_uuid, topic.pending[0].table_uuid, topic.pending[0].data_file) == (TABLE, TABLE, archive(0)[1])
 
 
 def test_an_event_whose_text_is_missing_is_corrupted() -> None:

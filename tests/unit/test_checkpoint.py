@@ -16,7 +16,8 @@ from archiver.proto import intake_log_pb2 as log_pb
 from archiver.proto import intake_state_pb2 as pb
 from intake import shelf
 from intake.checkpoint import MAGIC, Checkpoint, ShelfRef, decode, encode, same
-from intake.fold import IDS_REMEMBERED, Applied, IntakeFold, parse_entry
+from intake.entry_format import parse_entry
+from intake.fold import IDS_REMEMBERED, Applied, IntakeFold
 from intake.partition_state import Gap, merged
 from intake.producers import SEQUENCE_COUNT
 from intake.segments import SegmentRef
@@ -60,8 +61,9 @@ def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
     expected, found = whole.state(), cut.state()
     for name in ("next_index", "cluster_id", "tick_us", "newest_us", "newest_key", "barrier_ms"):
         assert getattr(found, name) == getattr(expected, name), name
-    for name in ("topics", "producers", "transactions", "ids"):
+    for name in ("topics", "deleted", "producers", "transactions", "ids"):
         assert list(getattr(found, name)) == list(getattr(expected, name)), name
+    assert {source.name: source for source in found.sources} == {source.name: source for source in expected.sources}
     assert found.partitions.keys() == expected.partitions.keys()
     for tp, twin in expected.partitions.items():
         held = found.partitions[tp]
@@ -106,10 +108,11 @@ def test_a_fold_that_went_on_forgets_as_much(seed: int, steps: int, cut: int) ->
 
 def test_the_histories_hold_what_matters() -> None:
     seen: Counter[str] = Counter()
-    for seed in range(40):
+    for seed in range(60):
         entries = history(seed, 120)
         fold, applied = folded(entries)
         seen["gaps"] += sum(len(state.gaps) for state in fold.state().partitions.values())
+        seen["deleted topics"] += len(fold.deleted_topics)
         seen["open at the end"] += len(fold.transactions)
         seen["behind an open one"] += sum(fold.stable_offset(tp) < fold.next_offset(tp) for tp in fold.state().partitions)
         for index, one in enumerate(applied):
@@ -118,7 +121,18 @@ def test_the_histories_hold_what_matters() -> None:
             for landed, batch in zip(one.landed, stated, strict=True):
                 seen[landed.refusal or ("repeated" if landed.segment is None else "landed")] += 1
                 seen["wrapped"] += landed.segment is not None and batch.sequence + landed.rows > SEQUENCE_COUNT
-    wanted = {"gaps", "open at the end", "behind an open one", "fenced", "unknown_producer", "out_of_order", "wrong_kind", "barrier"}
+    wanted = {
+        "gaps",
+        "open at the end",
+        "behind an open one",
+        "fenced",
+        "unknown_producer",
+        "out_of_order",
+        "wrong_kind",
+        "barrier",
+        "position",
+    }
+    wanted |= {"deleted", "deleted topics"}
     assert not [name for name in [*wanted, "repeated", "landed", "wrapped"] if seen[name] < 10], seen
 
 
@@ -137,8 +151,8 @@ def test_a_wrong_bit_is_noticed() -> None:
 
 
 def test_a_newer_format_halts() -> None:
-    payload = pb.IntakeState(format=2, next_index=1).SerializeToString()
-    with pytest.raises(Halt, match=r"format 2, this version knows 1; upgrade"):
+    payload = pb.IntakeState(format=3, next_index=1).SerializeToString()
+    with pytest.raises(Halt, match=r"format 3, this version knows 2; upgrade"):
         decode(MAGIC + hashlib.sha256(payload).digest() + payload, "there")
 
 

@@ -128,6 +128,7 @@ def test_configuration_of_the_demo_is_valid(tmp_path: Path) -> None:
     assert {topic.archive.table for topic in found.topics} == {settings.table_name(topic.name) for topic in flights.TOPICS}
     value = found.topics[0].value
     assert value is not None
+    assert value.descriptor_set is not None
     assert value.descriptor_set.read_bytes() == settings.descriptor_set()
 
 

@@ -160,3 +160,46 @@ def test_a_batch_is_cut_by_raw_bytes_for_a_flush_and_by_cost_for_the_queue() -> 
         Piece(5, 6, 50, 50 + each),
     ]
     assert cut_rows(raw_bytes[:0], light[:0], 30, 1000) == []
+
+
+def items(queue: FlushQueue, *raw_bytes: int) -> list[RecordItem]:
+    return [
+        RecordItem(TOPIC, Record(None, None), size, size + ROW_COST_BYTES, number, PendingRecord("a", 0, queue.changed))
+        for number, size in enumerate(raw_bytes)
+    ]
+
+
+def put_all(queue: FlushQueue, *raw_bytes: int) -> bool:
+    made = items(queue, *raw_bytes)
+    return queue.try_put_all(sum(raw_bytes), sum(item.cost for item in made), lambda: made)
+
+
+def test_several_go_in_together_or_not_at_all() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 1000, 3 * (10 + ROW_COST_BYTES))
+    assert put_all(queue, 10, 10)
+    assert not put_all(queue, 10, 10), "there is room for one of them"
+    assert (queue.counts().records, queue.counts().raw_bytes, queue.counts().waits) == (2, 20, 1)
+    taken = queue.take()
+    assert names(list(taken)) == [0, 1], "what found no room has what waits written at once, and is not there itself"
+    queue.done(taken)
+    assert put_all(queue, 10, 10, 10)
+    assert queue.counts().held_bytes == 3 * (10 + ROW_COST_BYTES)
+
+
+def test_those_that_found_no_room_were_never_made() -> None:
+    queue = FlushQueue(ManualClock(), 3600, 1000, 100)
+    assert put_all(queue, 10)
+    assert not queue.try_put_all(10, 74, lambda: pytest.fail("made"))
+    queue.close()
+    with pytest.raises(Halt, match="the writer is closed"):
+        queue.try_put_all(10, 74, lambda: pytest.fail("made"))
+
+
+def test_several_are_due_by_size_and_wake_who_takes() -> None:
+    queue = FlushQueue(SystemClock(), 3600, 100, 10_000)
+    taken: list[list[int]] = []
+    taker = threading.Thread(target=lambda: taken.append(names(list(queue.take()))))
+    taker.start()
+    assert put_all(queue, 60, 60, 60)
+    taker.join(30)
+    assert taken == [[0]]

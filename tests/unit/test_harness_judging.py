@@ -59,6 +59,11 @@ class Log:
                 self.rows[topic].append(Row(partition, offset, attempt.digest, self.time_us, offset))
         return attempt
 
+    def put(self, file: str, topic: str, partition: int) -> None:
+        """One record in a file that a source took in."""
+        self.send(f"plain-files/{file}", topic, partition, None)
+        self.attempts[-1] = replace(self.attempts[-1], file=file)
+
     def again(self, attempt: Attempt, outcome: Outcome = "ok", offset: int | None = None) -> None:
         """The same record another time."""
         self.attempts.append(replace(attempt, attempt=2, outcome=outcome, offset=offset))
@@ -93,6 +98,8 @@ def good_history() -> History:
         lost = log.transaction(f"lost{turn}")
         log.send("leaving", "gamma", 0, None, there=turn == 1, transaction=lost)
         log.send("leaving", "gamma", 0, None, there=False, transaction=lost)
+        for number in range(4):
+            log.put(f"drop-{turn}.jsonl", "gamma", number % PARTITIONS)
     half = log.transaction("half", ("commit", None))
     log.send("leaving", "alpha", 1, transaction=half)
     log.send("plain-a", "alpha", 1)
@@ -107,6 +114,7 @@ def good_history() -> History:
         rounds_asked=1,
         attempts=tuple(log.attempts),
         transactions=log.transactions,
+        dropped=frozenset(attempt.file for attempt in log.attempts if attempt.file is not None),
         faults={"kill": 1},
         settled=True,
         consumed=consumed,

@@ -253,6 +253,15 @@ def test_fewer_missing_than_removed() -> None:
     assert one(WHOLE, removals=(Removal(99, 2),)).verdict == "unknown"
 
 
+def test_which_partitions_rows_were_removed_from_is_not_told_to_who_looks_at_some_of_them() -> None:
+    """As many may be lost here as were removed from the partitions that nobody looked at."""
+    for lost, removed, verdict in ((2, 2, "unknown"), (2, 5, "unknown"), (3, 2, "invalid"), (0, 2, "valid")):
+        state = TableState("t", 7, {0: 30, 1: 30}, None, (foreign({0: ((0, 12), (12 + lost, 30))}),), (Removal(99, removed),))
+        partition = PartitionView(0, 0, 40, 40, 30)
+        (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (partition,), state, count=2))
+        assert (found.verdict, found.removed) == (verdict, ()), (lost, removed, found.why)
+
+
 def test_delete_files_hide_rows() -> None:
     assert one(WHOLE, has_deletes=True).verdict == "unknown"
 

@@ -10,7 +10,9 @@ import pytest
 HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}
 
 
-@pytest.mark.parametrize("arguments", [["config", "schema"], ["--help"], ["archive", "--help"], ["demo", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["config", "schema"], ["--help"], ["archive", "--help"], ["demo", "--help"], ["query", "--help"], ["explain", "--help"]]
+)
 def test_what_reads_nothing_loads_nothing(arguments: list[str]) -> None:
     program = f"import sys\nfrom archiver.cli.app import run\nrun({arguments!r})\nprint(sorted(sys.modules), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -203,6 +203,20 @@ def test_a_range_of_gaps_is_settled_by_the_watermark() -> None:
     assert feed.topic.covered.ranges(0) == ((0, 9),)
 
 
+def test_a_good_commit_is_one_that_brings_the_topic_further() -> None:
+    feed, plain = Feed(), Feed()
+    feed.written(1, file(0, 0, 5), file(0, 5, 9))
+    feed.committed(1, {}, killed=(file(0, 5, 9).key,))
+    plain.written(1, file(0, 3, 5), table=False)
+    assert (feed.topic.committed_us, plain.topic.written_us, plain.topic.committed_us) == (0, 5, 0)
+    feed.committed(1, {0: 5}, (file(0, 0, 5).key,))
+    plain.written(1, file(0, 0, 3), file(0, 7, 9), table=False)
+    assert (feed.topic.committed_us, plain.topic.committed_us) == (5, 5)
+    feed.topic.committed_us = 0
+    feed.committed(1, {0: 3})
+    assert feed.topic.committed_us == 0, "somebody rolled the table back"
+
+
 def test_a_range_of_gaps_off_the_chain_is_forgotten() -> None:
     feed = Feed()
     feed.written(1, file(0, 0, 5), file(0, 5, 7, key=""))
@@ -261,8 +275,8 @@ def test_a_round_is_written_when_its_last_data_complete_is() -> None:
 
 def test_unknown_formats_and_kinds_halt() -> None:
     fold = LedgerFold()
-    with pytest.raises(Halt, match="format 2"):
-        fold.apply(0, pb.ControlEntry(format=2, id=bytes(16), epoch=1, epoch_started=pb.EpochStarted()).SerializeToString())
+    with pytest.raises(Halt, match="format 9"):
+        fold.apply(0, pb.ControlEntry(format=9, id=bytes(16), epoch=1, epoch_started=pb.EpochStarted()).SerializeToString())
     with pytest.raises(Halt, match="kind"):
         fold.apply(0, pb.ControlEntry(format=1, id=bytes(16), epoch=1).SerializeToString())
     with pytest.raises(Corrupted, match="no entry"):
@@ -425,7 +439,7 @@ def test_fold_against_a_naive_model(steps: list[tuple]) -> None:  # type: ignore
     assert {key for key in of_this_epoch if topic.knows(key)} == of_this_epoch
 
 
-def test_a_condemned_key_is_never_taken_in() -> None:
+def test_d4_a_condemned_key_is_never_taken_in() -> None:
     feed = Feed()
     written, unwritten, other = file(0, 0, 5), file(0, 5, 9), file(1, 0, 2)
     feed.written(1, written)

@@ -55,11 +55,11 @@ def test_the_oldest_file_and_one_of_the_partitions_that_need_it_are_named() -> N
         "topic": "a",
         "partition": 0,
         "key": keys[1],
-        "written_at": "2027-01-15T08:00:02.000000+00:00",
+        "written_at": "2027-01-15T08:00:02.000000Z",
         "age_seconds": 0,
         "why": "not archived yet",
     }
-    assert str(pin) == f"{keys[1]}, written 2027-01-15T08:00:02.000000+00:00, is needed by a partition 0: not archived yet"
+    assert str(pin) == f"{keys[1]}, written 2027-01-15 08:00:02 UTC, is needed by a partition 0: not archived yet"
 
 
 def test_an_open_transaction_is_named() -> None:
@@ -70,7 +70,7 @@ def test_an_open_transaction_is_named() -> None:
     vacuumed.file(Run("a"))
     pin = pin_of(vacuumed)
     assert pin is not None
-    assert pin.why == "transaction billing is open since 2027-01-15T08:00:01.000000+00:00; nothing behind its beginning is archived"
+    assert pin.why == "transaction billing is open since 2027-01-15 08:00:01 UTC; nothing behind its beginning is archived"
     assert vacuumed.sequencer.end_transaction(*producer, commit=True) is None
     pin = pin_of(vacuumed)
     assert pin is not None

@@ -78,7 +78,7 @@ def test_start_and_stable_inside_segments() -> None:
         ([segment(0, 10), segment(0, 10)], 0, 10, "two intake segments claim offset 0"),
     ],
 )
-def test_a_hole_or_an_overlap_halts_the_topic(segments: list[SegmentRef], start: int, stable: int, named: str) -> None:
+def test_p1_a_hole_or_an_overlap_halts_the_topic(segments: list[SegmentRef], start: int, stable: int, named: str) -> None:
     with pytest.raises(TopicHalted, match=named):
         plans(segments, start, stable)
 

@@ -98,7 +98,8 @@ def test_times(time: str, expected: int) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "this is no JSON"),
+        ("{", "this is no JSON: expecting property name enclosed in double quotes, at column 2$"),
+        ('{"topic": "t" "value": null}', "this is no JSON: expecting ',' delimiter, at column 15$"),
         ("[" * 100_000, "this is no JSON|nested too deeply"),
         ("[]", "a record is a JSON object, this is a list"),
         ('{"topic": "t", "value": null, "offset": 3}', "'offset' is given by the intake log"),
@@ -142,7 +143,7 @@ def test_a_lone_surrogate_is_no_text() -> None:
 
 def test_a_topic_may_not_contradict_the_option() -> None:
     assert parse('{"topic": "t", "value": null}', topic="t").topic == "t"
-    with pytest.raises(InvalidInput, match="'topic' is 't', but --topic says 'u'"):
+    with pytest.raises(InvalidInput, match="'topic' is 't', but the input as a whole is for 'u'"):
         parse('{"topic": "t", "value": null}', topic="u")
 
 

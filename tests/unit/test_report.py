@@ -25,7 +25,7 @@ def test_the_oldest_transaction_is_named() -> None:
 def test_beside_a_reason_of_its_own() -> None:
     report = TopicReport("orders", why="not due yet")
     report.hold({0: held("t", 40, 1)}, 100 * S)
-    assert str(report.why).startswith("not due yet; held back in 1 partition: 1 offsets wait")
+    assert str(report.why).startswith("not due yet; held back in 1 partition: 1 offset waits")
 
 
 def test_something_wrong_comes_first() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from archiver.errors import Halt
 from archiver.jobs.restored import check_log_is_newest
+from archiver.log.memory import MemoryLogStore
 from archiver.objects.paths import archive_key, intake_key
+from archiver.proto.control_log_pb2 import ControlEntry
 from intake.producers import Stamp
 from tests.support.checkpointing import NOW_US, Scene
 from tests.support.faulty_objects import ObjectFault
@@ -38,13 +40,16 @@ def stray(scene: Scene, written_us: int, log_index: int | None, number: int = 0)
     return key
 
 
-def check(scene: Scene, now_us: int = NOW_US) -> None:
-    check_log_is_newest(scene.objects, scene.log, scene.process().sequencer.refresh, now_us)
+def check(scene: Scene, now_us: int = NOW_US, epoch: int = 1) -> None:
+    control = MemoryLogStore(4096).log("control")
+    for number in range(epoch):
+        control.append(number, ControlEntry(format=1, epoch=number + 1).SerializeToString())
+    check_log_is_newest(scene.objects, scene.log, control, scene.process().sequencer.refresh, now_us)
 
 
-def refused(scene: Scene, why: str, now_us: int = NOW_US) -> None:
+def refused(scene: Scene, why: str, now_us: int = NOW_US, epoch: int = 1) -> None:
     with pytest.raises(Halt, match=why) as caught:
-        check(scene, now_us)
+        check(scene, now_us, epoch)
     assert "put the newest one in place. Nothing is sequenced" in str(caught.value)
 
 
@@ -147,6 +152,16 @@ def test_archives_of_what_the_log_does_not_know(scene: Scene) -> None:
     topic_id = scene.process().sequencer.refresh().topics_by_name["a"].topic_id
     scene.objects.create(archive_key(topic_id, 2, "day", 20_000, 0, 1, 1), b"")
     refused(scene, "is of a topic partition that the intake log does not know")
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_archives_of_an_epoch_that_the_control_log_does_not_know(scene: Scene, epoch: int) -> None:
+    """The copy is from before a replay: no offset moved since."""
+    topic_id = scene.process().sequencer.refresh().topics_by_name["a"].topic_id
+    scene.objects.create(archive_key(topic_id, 1, "day", 20_000, 0, 1, 3), b"")
+    refused(scene, f"was made in epoch 3, but the control log has only come to epoch {epoch}", epoch=epoch)
+    check(scene, epoch=3)
+    check(scene, epoch=4)
 
 
 @pytest.mark.parametrize("kind", ["intake", "archive", "checkpoint"])

@@ -150,5 +150,5 @@ def test_every_metric_has_a_name_and_a_meaning() -> None:
     numbers = metrics_of(WriterMetrics(*range(13)))
     assert sorted(numbers.values()) == list(range(13))
     assert set(numbers) <= set(METRICS)
-    assert all(name.startswith("archiver_") and METRICS[name] for name in METRICS)
+    assert all(name.startswith(("archiver_", "process_")) and METRICS[name].text for name in METRICS)
     assert IntakeSettings().record_bytes_max == 16 * 2**20

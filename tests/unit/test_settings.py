@@ -86,7 +86,7 @@ def test_defaults_and_relative_paths(tmp_path: Path) -> None:
     assert settings.metadata.sqlite.busy_timeout == 30.0
     assert (settings.log.entry_bytes_max, settings.log.append_attempts_max, settings.log.append_backoff) == (512 * 1024, 10, 0.05)
     assert (settings.intake.queue_bytes_max, settings.intake.row_group_bytes, settings.intake.close_timeout) == (64_000_000, 2**20, 30.0)
-    assert (settings.archive.commit_attempts_max, settings.archive.snapshots_max, settings.archive.snapshots_age) == (20, 100, 3600.0)
+    assert (settings.archive.commit_attempts_max, settings.archive.snapshots_max, settings.archive.snapshots_age) == (20, 100, 900.0)
     assert (settings.archive.merge_every, settings.archive.open_writers_max, settings.archive.zstd_level) == (25, 64, 1)
     assert settings.testing.failpoints is False
     assert settings.topics == ()

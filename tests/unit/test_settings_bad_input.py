@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from archiver.cli.app import run
 from archiver.cli.exits import USAGE, exit_code
 from archiver.errors import ConfigInvalid
 from archiver.settings import load_settings
+from archiver.settings_load import explain
+from tests.support.orders import DESCRIPTOR_SET
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
 TOPIC = LEAST + "catalogs: [{name: local, type: sql, uri: 'sqlite:///:memory:'}]\ntopics:\n  - name: orders\n    partitions: 2\n"
@@ -168,7 +171,15 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         "'shop Order' is not the full name of a Protobuf message",
     ),
     "home folder": ("cluster: a\ndata: {uri: d}\nmetadata: {sqlite: {path: ~/m.db}}", "'~/m.db' is not a usable path"),
-    "listen": (LEAST + "http: {listen: 8787}", "http.listen: 8787 does not fit"),
+    "listen": (LEAST + "http: {listen: 8793}", ", line 4: http.listen: '8793' is not HOST:PORT, for example 127.0.0.1:8787 or [::1]:8787"),
+    "no such port": (
+        LEAST + "http: {listen: '127.0.0.1:99999'}",
+        ", line 4: http.listen: '127.0.0.1:99999' has the port 99999; ports end at 65535",
+    ),
+    "text of no lines": (
+        LEAST + "topics: [{name: t, partitions: 1}]\nsources: [{files: {glob: a, topic: t, format: delimited, text: true}}]",
+        ", line 5: sources[0].files.text: is for format: jsonl; the values of delimited are bytes already, so take it out",
+    ),
     "no metadata store": (
         "cluster: a\ndata: {uri: d}\nmetadata: {}",
         ", line 3: metadata: names no metadata store; add sqlite: {path: FILE}",
@@ -196,16 +207,108 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "sources": (
         LEAST + "sources: [{files: {glob: x, topic: t, format: jsonl}}]",
-        ", line 4: sources: sources: this version does not have it yet",
+        ", line 4: sources[0].files.topic: there is no topic t; there are no topics",
     ),
-    "registry": (
-        LEAST + "schema_registry: {confluent: {url: 'http://r'}}",
-        ", line 4: schema_registry: a schema registry: this version does not have it yet",
+    "kafka source": (
+        LEAST + "sources: [{kafka: {}}]",
+        ", line 4: sources[0].kafka: a Kafka source: this version does not have it yet",
     ),
-    "subject": (
+    "no source": (
+        LEAST + "sources: [{}]",
+        ", line 4: sources[0]: names no source; add files:",
+    ),
+    "no source of a schema": (
+        TOPIC + "    value: {message: a.B}",
+        "topics[0].value: says not where the schema comes from; add descriptor_set: FILE, protos: {folder: DIR} or subject: NAME",
+    ),
+    "two sources of a schema": (
+        TOPIC + "    value: {descriptor_set: a.binpb, protos: {folder: p}, message: a.B}",
+        "topics[0].value.protos: is given beside descriptor_set; a schema comes from one place, so remove one of them",
+    ),
+    "no message": (TOPIC + "    value: {protos: {folder: p}}", "topics[0].value.message: is missing; protos needs the full name"),
+    "subject without a registry": (
         TOPIC + "    value: {subject: orders-value}",
-        "topics[0].value.subject: schemas from a registry: this version does not have it yet",
+        "topics[0].value.subject: there is no registry; add schema_registry",
     ),
+    "subject of a number": (TOPIC + "    value: {subject: 7}", "'7' is not the name of a subject"),
+    "proto outside of its folder": (
+        TOPIC + "    value: {protos: {folder: p, files: [../a.proto]}, message: a.B}",
+        "topics[0].value.protos.files[0]: '../a.proto' is not a file below the folder",
+    ),
+    "recursion too deep": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, recursion_depth: 11}",
+        "topics[0].value.recursion_depth: 11 does not fit",
+    ),
+    "column of a reserved name": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, columns: {x: __RAW__}}",
+        "topics[0].value.columns.x: '__RAW__' is the name of a column that every topic has",
+    ),
+    "column path that is none": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, columns: {'x..y': z}}",
+        "'x..y' is not a path of field names",
+    ),
+    "coerce without a subject": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, coerce: true}",
+        "topics[0].value.coerce: needs a subject",
+    ),
+    "validate of another kind": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, validate: maybe}",
+        "topics[0].value.validate: 'maybe' does not fit",
+    ),
+    "validate misspelt": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, validat: none}",
+        "topics[0].value.validat: there is no such key; did you mean validate?",
+    ),
+    "dlq without a topic": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, validate: dlq}",
+        "topics[0].value.dlq: is missing; validate: dlq needs the name of a topic",
+    ),
+    "dlq that is not asked for": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, dlq: other}",
+        "topics[0].value.dlq: is given, but validate is none",
+    ),
+    "dlq to nowhere": (
+        TOPIC + "    value: {descriptor_set: a, message: a.B, validate: dlq, dlq: nowhere}",
+        "topics[0].value.dlq: there is no topic nowhere",
+    ),
+    "dlq to itself": (
+        LEAST + "topics: [{name: t, partitions: 1, value: {descriptor_set: a, message: a.B, validate: dlq, dlq: t}}]",
+        "topics[0].value.dlq: t is this topic itself",
+    ),
+    "dlq that validates": (
+        LEAST + "topics: [{name: t, partitions: 1, value: {descriptor_set: a, message: a.B, validate: dlq, dlq: u}},"
+        " {name: u, partitions: 1, key: {descriptor_set: a, message: a.B, validate: reject}}]",
+        "topics[0].value.dlq: the topic u validates its records itself",
+    ),
+    "registry of another scheme": (
+        LEAST + "schema_registry: {confluent: {url: 'ftp://r'}}",
+        ", line 4: schema_registry.confluent.url: 'ftp://r' is not an address such as https://registry.example.com",
+    ),
+    "registry with a password in its address": (
+        LEAST + "schema_registry: {confluent: {url: 'https://ada:hunter2@r'}}",
+        "schema_registry.confluent.url: has a user name or a password in it; write them under auth",
+    ),
+    "password without protection": (
+        LEAST + "schema_registry: {confluent: {url: 'http://r.example.com', auth: {bearer: {file: archiver.yaml}}}}",
+        "schema_registry.confluent.auth: would send a secret unprotected to r.example.com; use https://",
+    ),
+    "two ways to say who we are": (
+        LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u, bearer: {file: archiver.yaml}}}}",
+        "schema_registry.confluent.auth.bearer: is given beside username and password",
+    ),
+    "no password": (
+        LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u}}}",
+        "schema_registry.confluent.auth.password: is missing",
+    ),
+    "tls without https": (
+        LEAST + "schema_registry: {confluent: {url: 'http://r', tls: {ca: a.pem}}}",
+        "schema_registry.confluent.tls: is given, but url begins with http://",
+    ),
+    "certificate without a key": (
+        LEAST + "schema_registry: {confluent: {url: 'https://r', tls: {certificate: a.pem}}}",
+        "schema_registry.confluent.tls.key: is missing; certificate and key belong together",
+    ),
+    "when_down of another kind": (LEAST + "schema_registry: {when_down: panic}", "schema_registry.when_down: 'panic' does not fit"),
     "secret variable unset": (
         LEAST + "catalogs: [{name: a, type: rest, token: {env: NOPE}}]",
         "catalogs[0].token: the environment variable NOPE is not set",
@@ -219,7 +322,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         "catalogs[0].token: not a reference to a secret",
     ),
     "secret written out": (
-        LEAST + "schema_registry: {confluent: {url: 'http://r', auth: {username: u, password: hunter2}}}",
+        LEAST + "schema_registry: {confluent: {url: 'https://r', auth: {username: u, password: hunter2}}}",
         "schema_registry.confluent.auth.password: not a reference to a secret; write {env: NAME} or {file: PATH}, never the secret itself",
     ),
     "failpoints as a word": (
@@ -274,3 +377,54 @@ def test_a_secret_does_not_leak_through_any_error(tmp_path: Path) -> None:
     message = refusal(tmp_path, text, SECRET="hunter2")
     assert "hunter" not in message
     assert "data.secret_access_key: not a reference to a secret" in message
+
+
+def test_what_does_not_fit_together_is_told_beside_what_is_wrong_by_itself(tmp_path: Path) -> None:
+    message = refusal(
+        tmp_path,
+        LEAST
+        + "http: {listen: none}\n"
+        + "topics:\n"
+        + "  - {name: orders, partitions: 1}\n"
+        + "  - {name: orders, partitions: 1}\n"
+        + "  - {name: other, partitions: 0}\n"
+        + "  - {name: clicks, partitions: 1, archive: {kind: iceberg, catalog: nix, table: shop.clicks}}\n"
+        + "sources:\n"
+        + "  - {files: {glob: a, topic: nowhere, format: jsonl}}\n"
+        + "  - {files: {glob: a, topic: other, format: jsonl}}\n",
+    )
+    first, *others = message.splitlines()
+    assert first == " has 5 problems"
+    assert [": ".join(line.strip().split(": ")[:2]) for line in others] == [
+        "line 4: http.listen",
+        "line 7: topics[1].name",
+        "line 8: topics[2].partitions",
+        "line 9: topics[3].archive.catalog",
+        "line 11: sources[0].files.topic",
+    ]
+    assert others[-1].endswith("there is no topic nowhere; the topics are clicks, orders, other"), "each once"
+
+
+def test_a_problem_of_several_lines_is_told_from_the_next_one(tmp_path: Path) -> None:
+    told = explain(tmp_path / "a.yaml", [(("topics",), "does not compile:\n  b.proto:1: no"), (("data",), "is missing")], {})
+    assert told.splitlines()[1:] == ["  line 1: topics: does not compile:", "      b.proto:1: no", "  line 1: data: is missing"]
+
+
+def test_the_check_tells_descriptor_sets_and_messages_by_their_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shop.binpb").write_bytes(DESCRIPTOR_SET)
+    path = tmp_path / "archiver.yaml"
+    path.write_text(
+        LEAST
+        + "topics:\n"
+        + "  - name: a\n    partitions: 1\n    value: {descriptor_set: nix.binpb, message: shop.Order}\n"
+        + "  - name: b\n    partitions: 1\n    key:\n      descriptor_set: shop.binpb\n      message: shop.Ordre\n"
+        + "  - name: c\n    partitions: 0\n"
+    )
+    assert run(["config", "check", "-c", str(path)]) == USAGE
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].endswith("has 3 problems")
+    assert [": ".join(line.strip().split(": ")[:2]) for line in told[1:]] == [
+        "line 7: topics[0].value.descriptor_set",
+        "line 12: topics[1].key.message",
+        "line 14: topics[2].partitions",
+    ]

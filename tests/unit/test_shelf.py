@@ -128,6 +128,19 @@ def test_a_summary_reads_rows_only_where_it_begins(tmp_path: Path) -> None:
     assert len([call for call in rig.objects.calls if call[0] == "open_input"]) == 2  # the rows and the names of one shelf's files
 
 
+def test_a_summary_that_was_asked_for_before_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path)
+    plain(rig, files=200)
+    monkeypatch.setattr("intake.shelves.PARTS_MAX", 3)
+    wanted = {start: Backlog(rig.whole).summary((A, 1), start) for start in range(1, 9)}
+    for start in (1, 2, 3, 1, 2, 3, 4, 1, 5, 6, 7, 8, 2):
+        assert rig.backlog.summary((A, 1), start) == wanted[start]
+    assert len(rig.shelves._parts) == 3
+    rig.objects.calls.clear()
+    assert [rig.backlog.summary((A, 1), start) for start in (7, 8, 2)] == [wanted[start] for start in (7, 8, 2)]
+    assert not rig.objects.calls
+
+
 def test_a_look_far_ahead_opens_few_shelves(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     plain(rig, files=640)

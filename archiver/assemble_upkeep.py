@@ -1,0 +1,248 @@
+"""The part of the composition root that looks after what is archived: reconciling, cleaning, audit, what pins intake.
+
+Owns how these are put together; `archiver.assemble` owns what they are put together from, and says when it is opened and closed. Must never
+be used alone: `Application` is the one class made of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+
+from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.tables import Tables
+from archiver.clock import Clock
+from archiver.ids import IdSource
+from archiver.jobs.described import describe_archive
+from archiver.jobs.run import ArchiveRun
+from archiver.jobs.scope import Scope
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import Leadership
+from archiver.log.lease import Lease
+from archiver.log.store import Log
+from archiver.objects.cluster import ClusterIdentity
+from archiver.objects.open import spool_folder
+from archiver.objects.spool import abandoned_files
+from archiver.objects.store import ObjectStore
+from archiver.settings import Settings
+from intake.backlog import Backlog
+from intake.checkpoint_store import superseded
+from intake.sequencer import Sequencer
+from reconcile.audit import Audit
+from reconcile.clean import CleanParts, CleanRun
+from reconcile.clean_tables import TableFolders
+from reconcile.deep import RowProof
+from reconcile.lines import LineReader
+from reconcile.look import Looker, LookParts
+from reconcile.pin import Pin, oldest_pin
+from reconcile.rebuild import RebuildParts, RebuildReport
+from reconcile.rebuild_bucket import BucketRebuild
+from reconcile.rebuild_ledger import LedgerRebuild
+from reconcile.reconcile_run import ReconcileRun, RunParts
+from reconcile.repair import Repairer, RepairParts
+from reconcile.replaced import ReplacedArchives
+from reconcile.rows import RowReader
+from reconcile.sights import StrayObject
+
+
+class Upkeep(ABC):
+    """What an application does for what it has archived."""
+
+    settings: Settings
+    cluster: ClusterIdentity
+    objects: ObjectStore
+    lease: Lease
+    control_log: Log
+    intake_log: Log
+    _clock: Clock
+    _ids: IdSource
+    _owner: str
+    _lasting: bool
+    _log_checked: bool
+
+    @property
+    @abstractmethod
+    def sequencer(self) -> Sequencer:
+        """The way into the intake log."""
+
+    @property
+    @abstractmethod
+    def leader(self) -> Leader:
+        """The way into the control log."""
+
+    @property
+    @abstractmethod
+    def leadership(self) -> Leadership:
+        """The right to archive, to clean and to repair."""
+
+    @abstractmethod
+    def intake(self) -> Backlog:
+        """What the intake log says, read to its tail, shelves included."""
+
+    @abstractmethod
+    def ledger(self) -> LedgerFold:
+        """The fold of the control log, read to its tail."""
+
+    @abstractmethod
+    def tables(self, catalog: str) -> Tables:
+        """A configured catalog."""
+
+    @abstractmethod
+    def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
+        """The driver of archiving rounds."""
+
+    @abstractmethod
+    def end_overdue(self) -> None:
+        """Abort the transactions whose time is over."""
+
+    @abstractmethod
+    def _ready_to_append(self) -> None:
+        """Refuse to go on with a log that lost entries."""
+
+    @abstractmethod
+    def _check_log_is_newest(self) -> None:
+        """The same, without writing anything."""
+
+    @abstractmethod
+    def _spark_rows(self) -> RowReader:
+        """Reads rows on this process's Spark session, which it starts when it is first asked to."""
+
+    @abstractmethod
+    def _commit_limits(self) -> CommitLimits:
+        """The bounds of a commit."""
+
+    def _own_reader(self) -> Callable[[], LedgerFold]:
+        """Reads the control log to its tail when called, into a fold that nobody else moves on."""
+        # A daemon's rounds go on meanwhile, and its watch reads on; what compares states folds its own.
+        reader = Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log) if self._lasting else self.leader
+
+        def ledger() -> LedgerFold:
+            reader.refresh()
+            return reader.fold
+
+        return ledger
+
+    def audit(self, scope: Scope | None, *, deep: bool = False, progress: Callable[[str], None] = lambda _: None) -> dict[str, object]:
+        """The document of `archiver audit`; raises `NotFound` for an unknown topic or partition. `progress` takes lines of a `deep` one."""
+        rows = RowProof(self.objects, self.cluster.cluster_id, self._spark_rows(), progress) if deep else None
+        check = Audit(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics, self._clock, rows)
+        return check.run(self._own_reader(), self.intake, scope)
+
+    @cached_property
+    def _lines(self) -> LineReader:
+        return LineReader(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics)
+
+    def _folders(self) -> TableFolders:
+        return TableFolders(
+            self.objects,
+            self.cluster.cluster_id,
+            self.leader,
+            self.tables,
+            lambda tables: Committer(tables, self.leader, self._commit_limits(), self._clock),
+            self.settings.topics,
+            self._ids,
+        )
+
+    def cleaning(self, progress: Callable[[str], None], *, dry_run: bool = False) -> CleanRun:
+        """The vacuum; `progress` takes a line at a time. Raises as `writer`: with a log that lost entries, live files look like strays."""
+        self._log_checked = False
+        if dry_run:
+            self._check_log_is_newest()
+        else:
+            self._ready_to_append()
+            self.end_overdue()
+        return CleanRun(
+            CleanParts(
+                objects=self.objects,
+                sequencer=self.sequencer,
+                intake=self.intake,
+                leadership=self.leadership,
+                lines=self._lines.read,
+                superseded=lambda: superseded(self.objects),
+                replaced=ReplacedArchives(self.tables, self.settings.topics).keys,
+                folders=self._folders(),
+                settings=self.settings.cleanup,
+                clock=self._clock,
+                progress=progress,
+            )
+        )
+
+    def reconciling(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReconcileRun:
+        """The reconciler; `progress` takes a line at a time. Raises as `cleaning`: with a log that lost entries, whatever came after them
+        looks foreign.
+        """
+        if dry_run:
+            self._check_log_is_newest()
+        else:
+            self._log_checked = False
+            self._ready_to_append()
+        settings, ledger = self.settings, self._own_reader()
+        looker = Looker(
+            LookParts(
+                objects=self.objects,
+                cluster_id=self.cluster.cluster_id,
+                tables=self.tables,
+                topics=settings.topics,
+                clock=self._clock,
+                holder=self.lease.holder,
+                owner=self._owner,
+                grace_s=settings.cleanup.orphan_age,
+                commit_s=settings.archive.commit_timeout,
+                silence_s=settings.daemon.silence_max,
+                uploads=self._uploads,
+            )
+        )
+        repairer = Repairer(
+            RepairParts(
+                objects=self.objects,
+                cluster_id=self.cluster.cluster_id,
+                tables=self.tables,
+                topics=settings.topics,
+                leadership=self.leadership,
+                intake=self.intake,
+                settle=lambda topic: self._settled(topic, progress),
+                ids=self._ids,
+                progress=progress,
+            )
+        )
+        return ReconcileRun(RunParts(looker, repairer, ledger, self.intake, self._clock))
+
+    def rebuild(self, topic: str | None, progress: Callable[[str], None]) -> RebuildReport:
+        """Make tables anew that the catalog has lost: with the ledger, or, where both logs are empty, from the bucket alone. Raises
+        `LeaseHeld` beside a daemon, and as `cleaning`: an older ledger counts other archives.
+        """
+        alone = self.intake_log.tail() == 0 and self.control_log.tail() == 0
+        if not alone:
+            self._log_checked = False
+            self._ready_to_append()
+        parts = RebuildParts(
+            objects=self.objects,
+            cluster_id=self.cluster.cluster_id,
+            tables=self.tables,
+            topics=self.settings.topics,
+            leadership=self.leadership,
+            describe=lambda found: describe_archive(self.objects, found, self.cluster.cluster_id),
+            limits=self._commit_limits(),
+            ids=self._ids,
+            clock=self._clock,
+            progress=progress,
+        )
+        return BucketRebuild(parts).run(topic) if alone else LedgerRebuild(parts, self.intake()).run(topic)
+
+    def _settled(self, topic: str, progress: Callable[[str], None]) -> str | None:
+        """A round of archiving for one topic that plans nothing: the table is looked at, and what waits is committed."""
+        report = self.archiving(progress).run((topic, frozenset())).of(topic)
+        return report.why or report.state if report.state in ("halted", "deferred") else None
+
+    def _uploads(self) -> list[StrayObject]:
+        """What processes that died left in the folder for files on their way; other stores keep such things elsewhere."""
+        folder = spool_folder(self.settings.data.uri)
+        why = "the process that wrote it is gone, and its upload never came to its end"
+        return [] if folder is None else [StrayObject(str(path), size, why) for path, size in abandoned_files(folder)]
+
+    def pinned(self) -> Pin | None:
+        """What holds the oldest intake file that is needed, as of now; None if none is needed."""
+        intake = self.intake()
+        return oldest_pin(intake, self._lines.read(intake, self.ledger()))

@@ -1,0 +1,73 @@
+"""The catalogs of the configuration, each opened when it is first asked for.
+
+Promises one adapter per catalog and process, however many threads ask. A daemon is shown to more: it never makes the database of a SQLite
+catalog anew in place of one that is only absent, because an empty catalog looks as if every table had been dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from archiver.catalog.tables import Tables
+from archiver.errors import ConfigInvalid, RetryLater
+from archiver.ids import IdSource
+from archiver.settings import Settings
+
+
+class ConfiguredCatalogs:
+    """Hands out catalogs by their names. Close it. Safe for several threads."""
+
+    def __init__(self, settings: Callable[[], Settings], ids: IdSource, tables_known: Callable[[str], bool] | None = None) -> None:
+        """`tables_known`: whether the named catalog held tables before; None: nobody minds a catalog that is made anew."""
+        self._settings = settings
+        self._ids = ids
+        self._tables_known = tables_known
+        self._opened: dict[str, Tables] = {}
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Tables:
+        """The catalog of that name; raises `ConfigInvalid` if there is none, `RetryLater` while its place is absent."""
+        with self._lock:
+            if name not in self._opened:
+                settings = self._settings().catalog(name)
+                if settings is None:
+                    raise ConfigInvalid(f"there is no catalog {name} in the configuration")
+                properties = settings.properties()
+                if self._tables_known is not None:
+                    check_catalog_place(name, properties.get("uri", ""), self._tables_known(name))
+                from archiver.catalog.iceberg import IcebergTables
+
+                self._opened[name] = IcebergTables(name, properties, self._ids, settings.request_timeout)
+            return self._opened[name]
+
+    def shown(self, name: str) -> dict[str, str]:
+        """What may be shown of a catalog's configuration: its type and address."""
+        settings = self._settings().catalog(name)
+        shown = {} if settings is None else settings.model_dump(mode="json")
+        return {key: str(shown[key]) for key in ("type", "uri") if key in shown}
+
+    def close(self) -> None:
+        """Release every connection."""
+        for tables in self._opened.values():
+            tables.close()
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a catalog that is a SQLite database; None if it is something else."""
+    parts = urlsplit(uri)
+    path = unquote(parts.path.removeprefix("/"))
+    return Path(path) if parts.scheme.startswith("sqlite") and path else None
+
+
+def check_catalog_place(name: str, uri: str, tables_known: bool) -> None:
+    """Raise `RetryLater` while the database of a SQLite catalog is absent and must not be made; `tables_known`: it held tables before."""
+    path = sqlite_file(uri)
+    if path is None or path.exists():
+        return
+    if not path.parent.is_dir():
+        raise RetryLater(f"catalog {name}: the folder {path.parent} does not exist: mount it, or make it")
+    if tables_known:
+        raise RetryLater(f"catalog {name}: {path} does not exist, but the ledger knows tables of it: mount it, or bring it back")

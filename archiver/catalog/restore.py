@@ -1,0 +1,211 @@
+"""Makes a table anew from archives that are there: the table itself, then its files in commits of bounded size.
+
+Part of the one writer of tables. Promises that a file is in the table at most once, however often it is killed and called again: each
+commit asserts the base that was looked at, and what the table holds already is not offered. Each commit carries the evidence of how far
+the table is complete with it, so a half made table is known as one. Deletes nothing. Must never touch a table that it did not begin: such
+a table is known by a property that says what it is made in the place of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from archiver import failpoints
+from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits
+from archiver.catalog.evidence import Evidence
+from archiver.catalog.identity import TableTarget, check_identity
+from archiver.catalog.layout import COMMIT_ID, REBUILT, WATERMARKS, table_properties
+from archiver.catalog.swap import swap
+from archiver.catalog.tables import Identifier, Prepared, SwapOutcome, Swapped, Tables, TableView, shown
+from archiver.clock import Clock
+from archiver.errors import KeyExists, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.events.types import DataFile
+from archiver.ids import IdSource, new_uuid
+from archiver.objects.paths import Granularity
+
+FILES_MAX = 1000
+"""So many files a commit adds at most: what it holds in memory and writes in one request has a bound."""
+
+
+@runtime_checkable
+class Registers(Protocol):
+    """A catalog that takes a table with the field ids it has."""
+
+    def register(
+        self,
+        identifier: Identifier,
+        location: str,
+        schema_json: str,
+        last_column_id: int,
+        granularity: Granularity,
+        properties: Mapping[str, str],
+    ) -> TableView:
+        """As `Tables.create`, but the columns keep the ids in `schema_json`, and later ones come above `last_column_id`. Raises as it, and
+        `Halt` if the catalog knows no such request.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredFile:
+    """One archive on its way into the table."""
+
+    data_file: DataFile
+    partition: int
+    end: int
+    """Exclusive: with this file, and all before it, the partition is complete up to here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the table is to be."""
+
+    schema_json: str
+    """With the field ids that the files have."""
+    last_column_id: int
+    in_place_of: str
+    """The value of the property that tells this table from any other: the uuid of the one that is lost, or a word."""
+    files: Sequence[RestoredFile]
+    """In the order in which they are added: in each partition by offset."""
+    starts: Mapping[int, int]
+    """Per partition: where the first file begins, or retention's head."""
+    reached: Mapping[int, int]
+    """Per partition: the watermark when every file is in; above the last file's end where only gaps follow."""
+    proven: bool = True
+    """False: nobody can tell whether the files are complete up to there. The table then says no watermarks."""
+
+
+class TableRestore:
+    """Makes tables of one catalog anew. `check` is called before each request: it raises if somebody else leads by now (rule C4)."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        check: Callable[[], None],
+        epoch: int,
+        limits: CommitLimits,
+        ids: IdSource,
+        clock: Clock,
+        files_max: int | None = None,
+    ) -> None:
+        self._tables = tables
+        self._check = check
+        self._epoch = epoch
+        self._limits = limits
+        self._ids = ids
+        self._clock = clock
+        self._files_max = files_max or FILES_MAX
+
+    def run(self, target: TableTarget, plan: Plan) -> TableView:
+        """The table with every file of the plan in it.
+
+        Raises `TopicHalted` if a table that is not this plan's has the name; `RetryLater` if it did not come to its end within the bounds
+        of a commit; `OutcomeUnknown` if a request may still land. Whoever calls again goes on.
+        """
+        view = self._begun(target, plan)
+        self._check_begun(view, target, plan)
+        have = {item.path for item in self._tables.live_files(view)}
+        waiting = [item for item in plan.files if item.data_file.path not in have]
+        if len(have) + len(waiting) != len(plan.files):
+            raise TopicHalted(target.topic, f"table {shown(target.identifier)} holds files that are none of the archives; {_DROP}")
+        done = {item.partition: item.end for item in plan.files if item.data_file.path in have}
+        parts = [waiting[at : at + self._files_max] for at in range(0, len(waiting), self._files_max)]
+        for part in parts or ([[]] if self._unfinished(view, plan) else []):
+            done |= {item.partition: item.end for item in part}
+            view = self._add(target, plan, view, part, done, last=part is parts[-1] if parts else True)
+        return view
+
+    def _unfinished(self, view: TableView, plan: Plan) -> bool:
+        """A table without a file needs no snapshot either, unless it says watermarks."""
+        return view.snapshot_id is None and plan.proven and any(plan.reached.values())
+
+    def _begun(self, target: TableTarget, plan: Plan) -> TableView:
+        view = self._tables.load(target.identifier)
+        if view is not None:
+            return view
+        if not isinstance(self._tables, Registers):
+            raise TopicHalted(
+                target.topic, f"the catalog of table {shown(target.identifier)} cannot take a table with field ids of its own"
+            )
+        properties = table_properties(target.cluster_id, target.topic_id, target.topic, {REBUILT: plan.in_place_of})
+        self._check()
+        failpoints.reach("table.create.before")
+        try:
+            view = self._tables.register(
+                target.identifier, target.location, plan.schema_json, plan.last_column_id, target.granularity, properties
+            )
+        except (KeyExists, OutcomeUnknown):
+            view = self._tables.load(target.identifier)
+            if view is None:
+                raise
+        failpoints.reach("table.create.after")
+        return view
+
+    def _check_begun(self, view: TableView, target: TableTarget, plan: Plan) -> None:
+        if view.properties.get(REBUILT) != plan.in_place_of:
+            raise TopicHalted(
+                target.topic,
+                f"there is a table {shown(target.identifier)} (uuid {view.uuid}) already, and it was not begun to be made in the place "
+                f"of the lost one; {way_out(view, target)}, or name another table in the configuration, then rebuild again",
+            )
+        check_identity(view, target, view.uuid)
+
+    def _add(
+        self, target: TableTarget, plan: Plan, view: TableView, part: Sequence[RestoredFile], done: Mapping[int, int], *, last: bool
+    ) -> TableView:
+        """One commit, tried until it is in."""
+        deadline = self._clock.monotonic_s() + self._limits.timeout_s
+        swapped = Swapped(SwapOutcome.CONFLICT, 0, "the time ran out")
+        paths = {item.data_file.path for item in part}
+        for attempt in range(self._limits.attempts_max):
+            if attempt:
+                self._clock.sleep(self._limits.backoff_s * min(2 ** (attempt - 1), BACKOFF_GROWTH_MAX))
+                if self._clock.monotonic_s() > deadline:
+                    break
+                found = self._tables.load(target.identifier)
+                if found is None or found.uuid != view.uuid:
+                    raise TopicHalted(target.topic, f"table {shown(target.identifier)} is gone while it is made anew; rebuild again")
+                if found.sequence_number > view.sequence_number:
+                    if not paths or paths <= {one.path for one in self._tables.live_files(found)}:
+                        return found  # the reply was lost, the commit was not
+                    # Our commit may be in, and its files compacted by somebody since: only a look at everything can tell.
+                    raise RetryLater(f"table {shown(target.identifier)} was changed by somebody else while it is made anew")
+                view = found
+            prepared = self._prepared(target, plan, view, part, done, last=last)
+            swapped = swap(self._tables, prepared, self._check, "table.swap")
+            if swapped.outcome is SwapOutcome.APPLIED:
+                found = self._tables.load(target.identifier)
+                if found is not None and any(one.snapshot_id == prepared.snapshot_id for one in found.lineage()):
+                    return found
+        why = swapped.why or "the table does not show it"
+        message = f"table {shown(target.identifier)} is not made anew yet ({why}); rebuild goes on from here"
+        raise OutcomeUnknown(message) if swapped.outcome is SwapOutcome.UNKNOWN else RetryLater(message)
+
+    def _prepared(
+        self, target: TableTarget, plan: Plan, view: TableView, part: Sequence[RestoredFile], done: Mapping[int, int], *, last: bool
+    ) -> Prepared:
+        commit_id = new_uuid(self._ids)
+        reached = plan.reached if last else {**plan.starts, **done}
+        offsets = tuple(reached.get(partition, 0) for partition in range(target.partitions))
+
+        def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
+            stamp = {COMMIT_ID: str(commit_id)}
+            if not plan.proven:
+                return stamp
+            return {**stamp, WATERMARKS: Evidence(snapshot_id, sequence_number, self._epoch, commit_id, offsets).to_json()}
+
+        summary = {COMMIT_ID: str(commit_id), REBUILT: str(len(part))}
+        return self._tables.prepare(view, [item.data_file for item in part], properties, summary, merge=False, expire=())
+
+
+def way_out(view: TableView, target: TableTarget) -> str:
+    """What people can do with a table that stands where another is to be made. One in the topic's own folder has no future under another
+    name: cleaning takes whatever of the folder the topic's table does not name.
+    """
+    if view.location.rstrip("/") != target.location.rstrip("/"):
+        return "rename or drop it"
+    return "drop it without purging (it lies in the topic's own folder: under another name, cleaning would take its files)"
+
+
+_DROP = "somebody else wrote to it meanwhile: drop it, then rebuild again"

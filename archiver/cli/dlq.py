@@ -1,0 +1,101 @@
+"""`archiver dlq list` and `archiver dlq replay`: records that their schema could not decode."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.completion import complete_scope
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_json, print_table, progress
+from archiver.jobs.replay_report import FILES_MAX
+from archiver.jobs.scope import parse_scope
+from archiver.wording import counted
+
+RECORDS_MAX = 100
+
+app = typer.Typer(help="Records that could not be decoded: which, and decode them again once their schema is mended.", no_args_is_help=True)
+
+_SCOPE = "Only this topic, or some of its partitions: orders, orders:3, orders:0-3."
+_DRY_RUN = "Only say what would be made anew; nothing is written."
+
+TopicOption = Annotated[str | None, typer.Option("--topic", help=_SCOPE, autocompletion=complete_scope)]
+
+
+@app.command("list")
+def list_(
+    config: ConfigOption = None,
+    topic: TopicOption = None,
+    records_max: Annotated[int, typer.Option("--max", min=0, help="Show so many; all are counted.")] = RECORDS_MAX,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Which keys and values of the archives could not be decoded, and why. Changes nothing.
+
+    Exit code 2: some topic could not be looked at.
+    """
+    scope = parse_scope(topic) if topic is not None else None
+    with application(config) as app_:
+        report = app_.undecoded(scope, records_max)
+    if output is Output.JSON:
+        print_json(report.to_json())
+    else:
+        _print_list(report.to_json())
+    return report.exit_code
+
+
+@app.command("replay")
+def replay(
+    config: ConfigOption = None,
+    topic: TopicOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=_DRY_RUN)] = False,
+    files_max: Annotated[int, typer.Option("--max-files", min=1, help="Make anew at most so many archives.")] = FILES_MAX,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Decode again, by the topic's schema of today, what could not be decoded. Archives of which something decodes now are made anew, with
+    the same records at the same offsets, and take the place of the old ones in the table. Blocks until it is done.
+
+    Beside a running daemon of this configuration, the daemon does it. Exit code 1: a topic cannot go on; 2: another run goes on.
+    """
+    scope = parse_scope(topic) if topic is not None else None
+    with application(config) as app_:
+
+        def by_itself() -> Answered:
+            report = app_.replaying(progress, dry_run=dry_run).run(scope, files_max, dry_run=dry_run)
+            return Answered(report.to_json(), report.exit_code)
+
+        # Whoever only looks needs no leader.
+        answered = by_itself() if dry_run else beside_daemon(app_, "replay", {"topic": topic, "max_files": files_max}, by_itself)
+    if output is Output.JSON:
+        print_json(answered.document)
+    else:
+        _print_replay(answered.document)
+    return answered.exit_code
+
+
+def _print_list(document: dict[str, Any]) -> None:
+    columns = ("topic", "partition", "offset", "side", "cause", "error", "archive")
+    print_table("not decoded", columns, [tuple(record[name] for name in columns) for record in document["records"]])
+    if document["more"]:
+        print(f"and {document['more']:,} more; --max shows more of them")
+    for topic in document["topics"]:
+        counts = ", ".join(f"{count:,} {what}" for what, count in topic["decode_errors"].items())
+        found = f"{counts} in {counted(topic['files'], 'file')}" if counts else "nothing"
+        print(f"{topic['topic']}: {topic['why'] or found}")
+
+
+def _print_replay(document: dict[str, Any]) -> None:
+    columns = ("topic", "state", "schema", "archives", "decoded", "left", "why")
+    rows = [
+        (item["topic"], item["state"], item["schema_version"], item["archives"], item["decoded"], item["left"], item["why"] or "")
+        for item in document["topics"]
+    ]
+    print_table("would be replayed" if document["dry_run"] else "replayed", columns, rows)
+    for item in document["topics"]:
+        for skipped in item["skipped"]:
+            print(f"{item['topic']}: {skipped['archive']} stays as it is: {skipped['why']}")
+        if item["emptied"]:
+            print(f"{item['topic']}: filled no more in archives made anew: {', '.join(item['emptied'])}")
+        if item["more"]:
+            print(f"{item['topic']}: there is more; run it again")

@@ -1,0 +1,47 @@
+"""`archiver explain`: where one record is, and why it is not further."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from archiver.cli.completion import complete_scope
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_json
+from archiver.redaction import redacted
+
+if TYPE_CHECKING:
+    from archiver.status.explain import Explanation
+
+
+def explain(
+    place: Annotated[
+        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="Of the record: orders:3:17.", autocompletion=complete_scope)
+    ],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Where a record is now, and why it is not further: log, intake file, archive, table.
+
+    Exit code 0: found and fine (or a gap, or removed on purpose), 1: missing, doubled or damaged, 2: it cannot be told, 3: no such offset.
+    """
+    from archiver.status.tracing import parse_place
+
+    topic, partition, offset = parse_place(place)
+    with application(config) as app:
+        found = app.explain(topic, partition, offset)
+    if output is Output.JSON:
+        from archiver.status.telling import document_of
+
+        print_json(document_of(found))
+    else:
+        _print(found)
+    return found.exit_code
+
+
+def _print(found: Explanation) -> None:
+    from archiver.status.telling import lines_of
+
+    for line in lines_of(found):
+        print(redacted(line))

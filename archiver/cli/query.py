@@ -1,0 +1,99 @@
+"""`archiver query`: SQL over the tables, answered by DuckDB from the files of their current snapshots."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+import typer
+
+from archiver.cli.completion import complete_sql
+from archiver.cli.exits import FINE
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_table, progress
+from archiver.errors import Halt, InvalidInput
+from archiver.query.duck import Limits, Result, asked, default_threads, table_names
+from archiver.query.faithful import faithful
+from archiver.settings import TopicSettings
+from archiver.settings_types import parse_size
+
+ROWS_MAX = 1000
+
+
+def query(
+    sql: Annotated[
+        str, typer.Argument(help="One SELECT; tables are named as in the configuration: shop.orders.", autocompletion=complete_sql)
+    ],
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+    rows_max: Annotated[int, typer.Option("--max-rows", min=0, help="Print at most so many rows; 0: all.")] = ROWS_MAX,
+    memory: Annotated[str, typer.Option("--memory", help="Memory that the query may use; beyond it fails.")] = "1GiB",
+    threads: Annotated[int, typer.Option("--threads", min=0, help="Threads that the query may use; 0: one per core.")] = 0,
+) -> int:
+    """Ask the tables with SQL (DuckDB; `pip install 'stream-archiver[query]'`). Nothing is written, and nothing but their files is read."""
+    try:
+        limits = Limits(parse_size(memory), threads or default_threads())
+    except ValueError as error:
+        raise InvalidInput(f"--memory {memory}: {error}") from error
+    names = table_names(sql)
+    with application(config) as app:
+        tables, troubles = app.query_tables(names)
+        topics = app.settings.topics
+    try:
+        with asked(sql, tables, limits) as result:
+            cut = _print_json(result, rows_max) if output is Output.JSON else _print_text(result, rows_max)
+    except InvalidInput as error:
+        named = [trouble for name, trouble in troubles.items() if name.lower() in sql.lower()]
+        gone = [trouble.why for trouble in named if trouble.gone]
+        if gone:
+            raise Halt("; ".join(gone)) from error
+        raise InvalidInput("; ".join([str(error), *(trouble.why for trouble in named), *_hints(names, topics)])) from error
+    for trouble in troubles.values():
+        if trouble.gone:
+            progress(trouble.why)
+    if cut:
+        progress(f"cut off after {rows_max:,} rows; --max-rows 0 prints all")
+    return FINE
+
+
+def _hints(names: Collection[str], topics: Sequence[TopicSettings]) -> list[str]:
+    """For whoever names a topic where a table belongs."""
+    return [
+        f"topic {topic.name} has no table (archive.kind: {topic.archive.kind})"
+        if topic.archive.table is None
+        else f"the table of topic {topic.name} is {topic.archive.table}"
+        for topic in topics
+        if topic.name in names
+    ]
+
+
+def _print_json(result: Result, rows_max: int) -> bool:
+    """The document, row by row, so that no more than one is held; whether rows were left out."""
+    names = [name for name, _ in result.columns]
+    columns = [{"name": name, "type": duck_type} for name, duck_type in result.columns]
+    sys.stdout.write(f'{{"columns": {json.dumps(columns, ensure_ascii=False)}, "rows": [')
+    lead = "\n"
+    for row in itertools.islice(result.rows, rows_max or None):
+        told = {name: faithful(value) for name, value in zip(names, row, strict=True)}
+        sys.stdout.write(lead + json.dumps(told, ensure_ascii=False))
+        lead = ",\n"
+    cut = bool(rows_max) and next(result.rows, None) is not None
+    sys.stdout.write(f'\n], "cut": {json.dumps(cut)}}}\n')
+    return cut
+
+
+def _print_text(result: Result, rows_max: int) -> bool:
+    rows = list(itertools.islice(result.rows, rows_max or None))
+    cut = bool(rows_max) and next(result.rows, None) is not None
+    print_table(
+        f"{len(rows):,} row{'' if len(rows) == 1 else 's'}", [name for name, _ in result.columns], [[_cell(v) for v in row] for row in rows]
+    )
+    return cut
+
+
+def _cell(value: object) -> object:
+    told = faithful(value)
+    return json.dumps(told, ensure_ascii=False) if isinstance(told, dict | list) else told

@@ -1,0 +1,89 @@
+"""`archiver reconcile`: where log, ledger, objects and tables differ, and what is done about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.completion import complete_topic
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_json, progress
+from archiver.errors import InvalidInput
+from archiver.wording import counted
+
+FINDINGS_SHOWN_MAX = 50
+"""As text, so many findings are shown; the JSON output has every one."""
+
+
+def reconcile(
+    config: ConfigOption = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Carry out the repairs that the findings propose; a rollback of a table is taken over as well.")
+    ] = False,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.", autocompletion=complete_topic)] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make tables anew, from the archives, that the catalog has lost. The runbook says when.")
+    ] = False,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """Compare object listing, ledger and tables. Without --fix nothing is changed. Beside a running daemon of this configuration, the
+    daemon carries out the repairs. No repair drops a row or an object; the runbook has a section for each finding.
+
+    Exit code 0: nothing was found, or all of it is fixed; 1: findings are left; 2: it could not be looked.
+    """
+    if rebuild:
+        if fix:
+            raise InvalidInput("--rebuild and --fix are two things: rebuild first, then reconcile --fix if findings are left")
+        return _rebuild(config, topic, output)
+    with application(config) as app:
+
+        def by_itself() -> Answered:
+            report = app.reconciling(progress, dry_run=not fix).run("everything" if fix else "nothing", topic)
+            return Answered(report.to_json(), report.exit_code)
+
+        asked = {"fix": True} if topic is None else {"fix": True, "topic": topic}
+        answered = beside_daemon(app, "reconcile", asked, by_itself) if fix else by_itself()  # Whoever only looks needs no leader.
+    if output is Output.JSON:
+        print_json(answered.document)
+    else:
+        _print(answered.document)
+    return answered.exit_code
+
+
+def _rebuild(config: Path | None, topic: str | None, output: Output) -> int:
+    """Exit code 0: every table is there; 1: some need somebody; 2: some are not finished."""
+    with application(config) as app:
+        report = app.rebuild(topic, progress)
+    if output is Output.JSON:
+        print_json(report.to_json())
+    else:
+        for item in report.tables:
+            made = f": {counted(item.files, 'archive')}, {counted(item.rows, 'row')}" if item.state == "rebuilt" else ""
+            print(f"{item.topic} ({item.table or 'no table'}): {item.state}{made}{': ' + item.why if item.why else ''}")
+            for partition, low, high in item.holes:
+                print(f"  partition {partition}: [{low}, {high}) stands in no archive")
+    return report.exit_code
+
+
+def _print(document: dict[str, Any]) -> None:
+    findings = document["findings"]
+    for item in findings[:FINDINGS_SHOWN_MAX]:
+        where = "" if item["topic"] is None else f" {item['topic']}" + ("" if item["partition"] is None else f":{item['partition']}")
+        print(f"{'fixed' if item['fixed'] else item['severity']}: {item['id']}{where}: {item['what']}")
+        if not item["fixed"]:
+            print(f"  {item['repair']}")
+    if len(findings) > FINDINGS_SHOWN_MAX:
+        print(f"and {len(findings) - FINDINGS_SHOWN_MAX:,} more; --output json has all")
+    looked = document["looked"]
+    for name, why in looked["unread"].items():
+        print(f"{name} could not be looked at: {why}")
+    if document["error"] is not None:
+        print(f"not finished: {document['error']}")
+    fixed = sum(item["fixed"] for item in findings)
+    left = len(findings) - fixed
+    told = counted(left, "finding") + (f", {fixed:,} fixed" if fixed else "")
+    seen = ", ".join(counted(looked[f"{what}s"], what) for what in ("topic", "table", "object"))
+    print(f"looked at {seen}: {told}")

@@ -1,0 +1,237 @@
+"""`archiver schema`: a topic's mapping, and what a newer schema would do to its table. Reads only, beside whatever runs."""
+
+from __future__ import annotations
+
+import enum
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from archiver.cli.completion import complete_topic
+from archiver.cli.exits import FINE, WRONG
+from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.output import print_json, print_table
+from archiver.errors import InvalidInput, no_topic
+from archiver.wording import counted
+
+if TYPE_CHECKING:
+    from archiver.assemble import Application
+    from archiver.schema.descriptors import Source
+    from archiver.schema.state import TopicSchema
+    from archiver.settings import SchemaSettings
+    from archiver.status.mapping import SchemaPlan
+
+app = typer.Typer(
+    help="Show which Protobuf field stands in which column, and what a newer schema would do to the table.", no_args_is_help=True
+)
+
+
+class SideOption(enum.StrEnum):
+    """Which part of a record."""
+
+    KEY = "key"
+    VALUE = "value"
+
+
+_Topic = Annotated[str, typer.Argument(help="The topic's name.", autocompletion=complete_topic)]
+_Side = Annotated[SideOption, typer.Option("--side", help="Whose schema --descriptor-set or --protos is.")]
+_DescriptorSet = Annotated[
+    Path | None,
+    typer.Option("--descriptor-set", help="The newer schema: a file of `protoc --include_imports --descriptor_set_out` or `buf build`."),
+]
+_Protos = Annotated[Path | None, typer.Option("--protos", help="The newer schema: a folder of .proto files, in which imports begin.")]
+_Message = Annotated[
+    str | None, typer.Option("--message", help="Full name of the message in it, such as shop.Order (default: the configured one).")
+]
+
+
+@app.command("show")
+def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
+    """Every field of a topic's messages with its column, as the ledger records it."""
+    from archiver.status.mapping import mapping_of
+
+    with application(config) as app_:
+        history = _history(app_, topic)
+    fields = mapping_of(history)
+    version = history[-1].version if history else None
+    if output is Output.JSON:
+        print_json({"topic": topic, "version": version, "fields": [one.to_json() for one in fields]})
+        return FINE
+    if version is None:
+        print(f"no schema of topic {topic} is recorded yet; `archiver schema plan {topic}` shows what the first archive would record")
+        return FINE
+    if not fields:
+        print(f"{topic}, schema version {version}: neither key nor value has a message, so they have no columns but their bytes (__raw__)")
+        return FINE
+    print_table(
+        f"{topic}, schema version {version}",
+        ("field", "numbers", "protobuf type", "column", "type", "field id", "state", "versions"),
+        [
+            (
+                f"{one.side}: {one.field}",
+                one.path,
+                one.protobuf_type,
+                one.column,
+                one.type,
+                one.field_id,
+                "active" if one.active else "dropped",
+                _spans(one.versions),
+            )
+            for one in fields
+        ],
+    )
+    return FINE
+
+
+@app.command("plan")
+def plan(
+    topic: _Topic,
+    config: ConfigOption = None,
+    side: _Side = SideOption.VALUE,
+    descriptor_set: _DescriptorSet = None,
+    protos: _Protos = None,
+    message: _Message = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """What a newer schema would do to a topic's table, before any record uses it. Without a schema: what the configuration names now."""
+    found = _planned(topic, config, side, descriptor_set, protos, message)
+    _print(found, output)
+    return FINE
+
+
+@app.command("check")
+def check(
+    topic: Annotated[str | None, typer.Argument(help="The topic's name; left out with --against.", autocompletion=complete_topic)] = None,
+    config: ConfigOption = None,
+    side: _Side = SideOption.VALUE,
+    descriptor_set: _DescriptorSet = None,
+    protos: _Protos = None,
+    message: _Message = None,
+    against: Annotated[
+        Path | None, typer.Option("--against", help="Compare with this descriptor set instead of a topic; needs no deployment.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> int:
+    """As plan, for the CI of those who own a schema: the exit code is 1 if records or queries of before would mean something else."""
+    if (topic is None) == (against is None):
+        raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
+    if topic is not None:
+        found = _planned(topic, config, side, descriptor_set, protos, message)
+    else:
+        assert against is not None, "one of the two is there"
+        found = _compared(against, side, descriptor_set, protos, message)
+    _print(found, output, against=against is not None)
+    return FINE if found.decision.compatible else WRONG
+
+
+def _planned(
+    topic: str, config: Path | None, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None
+) -> SchemaPlan:
+    from archiver.status.mapping import plan_of, with_envelope_of
+
+    with application(config) as app_:
+        history = _history(app_, topic)
+        settings = app_.settings.topic(topic)
+        configured: dict[SideOption, SchemaSettings | None] = {
+            name: None if settings is None else getattr(settings, name) for name in SideOption
+        }
+        newest = {name: getattr(history[-1], name) if history else None for name in SideOption}
+        sources: dict[SideOption, Source | None] = {}
+        for name in SideOption:
+            group, known = configured[name], newest[name]
+            if descriptor_set is None and protos is None:
+                if message is not None:
+                    raise InvalidInput("--message is the message of --descriptor-set or --protos; give one of them")
+                sources[name] = None if group is None else app_.fetch_schema(group, known).source
+            elif name is side:
+                sources[name] = with_envelope_of(_given(descriptor_set, protos, message, group), known)
+            elif known is not None:
+                sources[name] = known.source()
+            else:
+                sources[name] = None if group is None else app_.fetch_schema(group, known).source
+    return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE])
+
+
+def _compared(against: Path, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None) -> SchemaPlan:
+    from archiver.schema.descriptors import load_source
+    from archiver.status.mapping import first_version, plan_of
+
+    newer = _given(descriptor_set, protos, message, None)
+    history = first_version(load_source(against, newer.message), side.value)
+    key, value = (newer if name is side else None for name in SideOption)
+    return plan_of(str(against), history, key, value)
+
+
+def _given(descriptor_set: Path | None, protos: Path | None, message: str | None, group: SchemaSettings | None) -> Source:
+    """The schema that the command line names, read as the topic's settings say."""
+    from archiver.clock import SystemClock
+    from archiver.registry.fetch import SchemaFetcher
+    from archiver.schema.tree import RECURSION_DEPTH
+    from archiver.settings import ProtosSettings, SchemaRegistrySettings, SchemaSettings
+    from archiver.settings_types import Surroundings
+
+    name = message or (None if group is None else group.message)
+    if (descriptor_set is None) == (protos is None):
+        raise InvalidInput("name the newer schema with either --descriptor-set FILE or --protos DIR")
+    if name is None:
+        raise InvalidInput("name the message with --message, for example --message shop.Order")
+    around = Surroundings(folder=Path.cwd(), environ=os.environ)
+    wanted = SchemaSettings.model_construct(  # not validated: its parts are, and a group on the command line has no file to name
+        descriptor_set=descriptor_set,
+        protos=None if protos is None else ProtosSettings.model_validate({"folder": str(protos)}, context=around),
+        subject=None,
+        message=name,
+        recursion_depth=RECURSION_DEPTH if group is None else group.recursion_depth,
+        columns={} if group is None else group.columns,
+    )
+    return SchemaFetcher(SchemaRegistrySettings(), SystemClock())(wanted, None).source
+
+
+def _history(app_: Application, topic: str) -> list[TopicSchema]:
+    """Every recorded schema of a topic, the oldest first; raises `NotFound` for a topic that is neither there nor configured."""
+    from archiver.schema.state import TopicSchema
+
+    topics = app_.intake().topics_by_name
+    if topic not in topics:
+        if app_.settings.topic(topic) is None:
+            raise no_topic(topic, {*topics, *(one.name for one in app_.settings.topics)})
+        return []
+    entries = app_.ledger().topic(topics[topic].topic_id).schemas
+    return [TopicSchema.from_entry(entries[version]) for version in sorted(entries)]
+
+
+def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
+    """`against`: no topic's versions, but two schemas, were compared."""
+    changes = found.decision.changes
+    if output is Output.JSON:
+        print_json(found.to_json())
+        return
+    recorded = "nothing recorded" if found.recorded is None else f"version {found.recorded}"
+    before, after = ("the old schema", "the new one") if against else (recorded, f"version {found.decision.schema.version}")
+    if not changes:
+        print(f"{found.topic}: no change to {before}; {counted(len(found.unchanged), 'column')} unchanged")
+        return
+    print_table(
+        f"{found.topic}, from {before} to {after}",
+        ("what", "field", "column", "was", "now", "compatible", "because"),
+        [
+            (change.what, f"{change.side}: {change.field or '(all)'}", change.column, change.was, change.now, change.compatible, change.why)
+            for change in changes
+        ],
+    )
+    wrong = sum(not change.compatible for change in changes)
+    told = f"{wrong} of {counted(len(changes), 'change')} {'is' if wrong == 1 else 'are'} incompatible" if wrong else "compatible"
+    print(f"{told}; {counted(len(found.unchanged), 'column')} unchanged")
+
+
+def _spans(versions: tuple[int, ...]) -> str:
+    """Versions as spans: `1-3, 5`."""
+    spans: list[list[int]] = []
+    for version in versions:
+        if spans and spans[-1][1] == version - 1:
+            spans[-1][1] = version
+        else:
+            spans.append([version, version])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)

@@ -1,0 +1,49 @@
+"""`archiver serve`: the daemon."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Annotated
+
+import typer
+
+from archiver.cli.options import ConfigOption, config_path
+from archiver.daemon.signals import Signals
+from archiver.errors import InvalidInput
+from archiver.settings import load_settings
+
+ROLES = ("intake", "archive", "reconcile")
+
+
+def serve(
+    config: ConfigOption = None,
+    roles: Annotated[
+        str | None,
+        typer.Option("--roles", help="What this process does, with commas between: intake,archive,reconcile (else `roles` of the file)."),
+    ] = None,
+) -> int:
+    """Take in records, archive, clean and audit, until SIGTERM or Ctrl-C; SIGHUP reads the configuration again.
+
+    Whatever it depends on may be absent for a time: it waits, says so at /readyz and in the log, and goes on by itself.
+    """
+    path = config_path(config)
+    settings = load_settings(path, os.environ)
+    chosen = frozenset(settings.roles) if roles is None else parse_roles(roles)
+    with Signals() as signals:  # Before the imports, which take longer than all that came before.
+        from archiver.assemble import arm_failpoints
+        from archiver.serving import Daemon
+        from archiver.telemetry import setup_logging
+
+        setup_logging(logging.INFO)
+        arm_failpoints(settings, os.environ)
+        return Daemon(settings, path, os.environ, chosen).run(signals)
+
+
+def parse_roles(text: str) -> frozenset[str]:
+    """Roles with commas between; raises `InvalidInput`."""
+    given = [role.strip() for role in text.split(",")]
+    unknown = next((role for role in given if role not in ROLES), None)
+    if unknown is not None:
+        raise InvalidInput(f"--roles {text}: there is no role {unknown!r}; the roles are {', '.join(ROLES)}")
+    return frozenset(given)

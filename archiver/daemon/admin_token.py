@@ -1,0 +1,57 @@
+"""The token that administration through the port asks for, where the configuration gives none.
+
+A file beside the metadata store, readable by its own user only, made once and never changed by us. Must never log the token.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from archiver.errors import Halt, RetryLater
+from archiver.ids import IdSource
+from archiver.redaction import hide
+
+TOKEN_BYTES = 32
+_TEXT_BYTES_MAX = 4096
+
+
+def token_path(metadata: Path) -> Path:
+    """Where the token of a deployment is kept."""
+    return metadata.with_name(metadata.name + ".admin-token")
+
+
+def ensure_token(path: Path, ids: IdSource) -> str:
+    """The token in the file, which is made with a new one if it is absent; of several processes that begin at once, one wins.
+
+    Raises `Halt` if others can read it, or it is empty; `RetryLater` if it can be neither read nor made.
+    """
+    try:
+        if not path.exists():
+            _make(path, ids.random_bytes(TOKEN_BYTES).hex(), path.with_name(f"{path.name}.{ids.random_bytes(8).hex()}"))
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise Halt(f"{path} can be read by others than its owner; chmod 600 it, or delete it and a new one is made")
+            text = file.read(_TEXT_BYTES_MAX).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise RetryLater(f"the administration token {path} can be neither read nor made: {error.strerror}") from error
+    if not text:
+        raise Halt(f"{path} is empty; delete it and a new token is made")
+    hide([text])
+    return text
+
+
+def _make(path: Path, token: str, draft: Path) -> None:
+    """Whole or not at all: readers never see a part of it."""
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        return  # somebody was faster: theirs counts
+    finally:
+        draft.unlink(missing_ok=True)

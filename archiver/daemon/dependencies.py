@@ -1,0 +1,100 @@
+"""The questions that tell whether what a daemon depends on is there, by its roles.
+
+Each question is one quick request; the watch bounds how long it waits for the answer. Changes nothing but what is overdue anyway:
+transactions whose time is over are aborted when the clock is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from archiver.catalog.tables import Tables, parse_identifier
+from archiver.clock import Clock
+from archiver.errors import Halt, RetryLater
+from archiver.java import require_java
+from archiver.log.store import Log
+from archiver.objects.cluster import ClusterIdentity, read_cluster
+from archiver.objects.store import ObjectStore
+from archiver.settings import Settings
+
+JAVA_AGAIN_S = 60.0
+"""A Java that was found is looked for again after so long; asking it takes a tenth of a second of a core."""
+
+
+class Opened(Protocol):
+    """What is asked."""
+
+    settings: Settings
+    objects: ObjectStore
+    cluster: ClusterIdentity
+    intake_log: Log
+
+    @property
+    def spark_runs(self) -> bool:
+        """Whether the JVM is there."""
+
+    def ask_spark(self) -> None:
+        """One round trip to the JVM."""
+
+    def tables(self, catalog: str) -> Tables:
+        """A configured catalog."""
+
+    def end_overdue(self) -> None:
+        """Abort the transactions whose time is over; `RetryLater` while the clock cannot be trusted with that."""
+
+
+class Dependencies:
+    """Makes the questions."""
+
+    def __init__(self, clock: Clock, environ: Mapping[str, str], roles: frozenset[str]) -> None:
+        self._clock = clock
+        self._environ = environ
+        self._roles = roles
+        self._java_until_s = 0.0
+
+    def questions(self, opened: Opened) -> dict[str, Callable[[], object]]:
+        """By the name of the dependency."""
+        found: dict[str, Callable[[], object]] = {
+            "metadata": opened.intake_log.tail,
+            "objects": lambda: _objects(opened),
+            "clock": opened.end_overdue,
+        }
+        if self._roles & {"archive", "reconcile"}:
+            for name, table in _catalogs(opened.settings).items():
+                found[f"catalog {name}"] = lambda name=name, table=table: _catalog(opened, name, table)  # type: ignore[misc]
+        if "archive" in self._roles and opened.settings.spark.remote is None:
+            found["java"] = lambda: self._java(opened)
+            if opened.spark_runs:
+                found["spark"] = opened.ask_spark
+        return found
+
+    def _java(self, opened: Opened) -> None:
+        if opened.spark_runs or self._clock.monotonic_s() < self._java_until_s:
+            return
+        require_java(self._environ)
+        self._java_until_s = self._clock.monotonic_s() + JAVA_AGAIN_S
+
+
+def _objects(opened: Opened) -> None:
+    found = read_cluster(opened.objects)
+    if found is None:
+        raise RetryLater(f"the data folder {opened.settings.data.uri} has lost its identity (cluster.json): is it mounted?")
+    if found.cluster_id != opened.cluster.cluster_id:
+        raise RetryLater(f"the data folder {opened.settings.data.uri} is another one now: its cluster id is {found.cluster_id}")
+
+
+def _catalogs(settings: Settings) -> dict[str, str]:
+    """A table of each catalog that is used."""
+    found: dict[str, str] = {}
+    for topic in settings.topics:
+        if topic.archive.catalog is not None and topic.archive.table is not None:
+            found.setdefault(topic.archive.catalog, topic.archive.table)
+    return found
+
+
+def _catalog(opened: Opened, name: str, table: str) -> None:
+    try:
+        opened.tables(name).load(parse_identifier(table))
+    except Halt:
+        return  # it has answered; what is wrong with that table is told by its topic

@@ -1,0 +1,147 @@
+"""What people ask a running daemon for, carried out like the jobs: in the same leadership, and noted in the same journal.
+
+Promises that a command which comes through the port does what it does by itself, says the same, and exits with the same code. Each call
+blocks until it is done. What this daemon has no role for is refused with `NotFound`, so that whoever asked does it by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from archiver.daemon.cycles import Cycles, Told
+from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling, told_of_replay
+from archiver.daemon.tick import Tick
+from archiver.errors import InvalidInput, NotFound, RetryLater
+from archiver.exits import FINE, UNTOLD, WRONG
+from archiver.jobs.replay import ReplayRun
+from archiver.jobs.replay_report import FILES_MAX
+from archiver.jobs.run import ArchiveRun
+from archiver.jobs.scope import Scope, parse_scope
+from archiver.status.numbers import Numbers
+from reconcile.clean import CleanRun
+from reconcile.reconcile_run import ReconcileRun
+
+Progress = Callable[[str], None]
+
+_AUDIT_CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
+
+
+class Deployment(Protocol):
+    """What is opened when the start is over."""
+
+    def archiving(self, progress: Progress) -> ArchiveRun:
+        """The driver of archiving rounds."""
+
+    def cleaning(self, progress: Progress, *, dry_run: bool = False) -> CleanRun:
+        """The vacuum."""
+
+    def reconciling(self, progress: Progress, *, dry_run: bool = False) -> ReconcileRun:
+        """The reconciler."""
+
+    def replaying(self, progress: Progress) -> ReplayRun:
+        """Decoding again what could not be decoded."""
+
+    def audit(self, scope: Scope | None, *, deep: bool, progress: Progress) -> dict[str, Any]:
+        """The audit's document; `progress` takes lines of a `deep` one."""
+
+
+class DaemonOperations:
+    """Archiving, replaying, cleaning and auditing on request."""
+
+    def __init__(
+        self, deployment: Callable[[], Deployment | None], roles: frozenset[str], cycles: Cycles, tick: Tick, numbers: Numbers
+    ) -> None:
+        """`deployment` is None until everything is open, and again when the end has begun; `numbers` count what is done."""
+        self._deployment = deployment
+        self._roles = roles
+        self._cycles = cycles
+        self._tick = tick
+        self._numbers = numbers
+
+    def archive(self, topic: str | None, everything: bool, progress: Progress) -> tuple[dict[str, Any], int]:
+        """The document and exit code of `archiver archive`; raises `LeaseHeld` and whatever `ArchiveRun.run` raises."""
+        deployment = self._open("archive")
+        scope = None if topic is None else parse_scope(topic)
+        reports = []
+
+        def work() -> Told:
+            run = deployment.archiving(progress)
+            try:
+                reports.append(run.run(scope, everything=everything))
+            finally:
+                self._numbers.archived(run.report)
+            return self._tick.note(reports[0])
+
+        self._cycles.attempt("tick", work, asked=topic is not None)
+        return reports[0].to_json(), reports[0].exit_code
+
+    def clean(self, dry_run: bool, progress: Progress) -> tuple[dict[str, Any], int]:
+        """The document and exit code of `archiver clean`; raises `LeaseHeld` and whatever `CleanRun.run` raises."""
+        deployment = self._open("reconcile")
+        if dry_run:
+            report = deployment.cleaning(progress, dry_run=True).run(dry_run=True)
+            return report.to_json(), report.exit_code
+        reports = []
+
+        def work() -> Told:
+            reports.append(deployment.cleaning(progress).run())
+            self._numbers.cleaned(reports[0])
+            return told_of_cleaning(reports[0])
+
+        self._cycles.attempt("cleanup", work)
+        return reports[0].to_json(), reports[0].exit_code
+
+    def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> tuple[dict[str, Any], int]:
+        """The document and exit code of `archiver reconcile`; raises `LeaseHeld` and whatever `ReconcileRun.run` raises. One of a topic, or
+        without `fix`, is not noted as the daemon's.
+        """
+        deployment = self._open("reconcile")
+        if not fix:
+            report = deployment.reconciling(progress, dry_run=True).run("nothing", topic)
+            return report.to_json(), report.exit_code
+        reports = []
+
+        def work() -> Told:
+            reports.append(deployment.reconciling(progress).run("everything", topic))
+            self._numbers.reconciled(reports[0], whole=topic is None)
+            return told_of_reconciling(reports[0])
+
+        self._cycles.attempt("reconcile" if topic is None else "repair", work, asked=topic is not None)
+        return reports[0].to_json(), reports[0].exit_code
+
+    def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> tuple[dict[str, Any], int]:
+        """The document and exit code of `archiver dlq replay`; raises `LeaseHeld` and whatever `ReplayRun.run` raises."""
+        deployment = self._open("archive")
+        scope = None if topic is None else parse_scope(topic)
+        if files_max is not None and files_max < 1:
+            raise InvalidInput(f"max_files {files_max} leaves nothing to do; it must be 1 or more")
+        reports = []
+
+        def work() -> Told:
+            reports.append(deployment.replaying(progress).run(scope, FILES_MAX if files_max is None else files_max))
+            return told_of_replay(reports[0])
+
+        self._cycles.attempt("replay", work, asked=topic is not None)
+        return reports[0].to_json(), reports[0].exit_code
+
+    def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> tuple[dict[str, Any], int]:
+        """The document and exit code of `archiver audit`. One of a part is not noted as the daemon's verdict."""
+        deployment = self._open(None)
+        scope = None if topic is None else parse_scope(topic)
+        progress("auditing")
+        if scope is not None:
+            document = deployment.audit(scope, deep=deep, progress=progress)
+        else:
+            job = "deep_audit" if deep else "audit"
+            told, _ = self._cycles.attempt(job, lambda: told_of_audit(deployment.audit(None, deep=deep, progress=progress)))
+            document = told.document
+        return document, _AUDIT_CODES[str(document["verdict"])]
+
+    def _open(self, role: str | None) -> Deployment:
+        if role is not None and role not in self._roles:
+            raise NotFound(f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it by a command of its own")
+        deployment = self._deployment()
+        if deployment is None:
+            raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
+        return deployment

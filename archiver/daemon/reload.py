@@ -1,0 +1,197 @@
+"""What a changed configuration file means for a daemon that runs: pure.
+
+Owns which keys are applied at once and which need a restart. Promises settings that are as consistent as if they came from one file, and
+changes named by their keys. The value of a key that is refused is never shown: it may be a secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from archiver.errors import ConfigInvalid
+from archiver.settings import Settings, TopicSettings
+from archiver.settings_types import format_duration
+
+APPLIED = (
+    "archive",
+    "cleanup",
+    "topics",
+    "daemon.watch_interval",
+    "daemon.audit_interval",
+    "daemon.shutdown_grace",
+    "daemon.retry_max",
+)
+"""Groups and keys that are applied; everything else needs a restart."""
+
+ABSENT = "(absent)"
+RESTART = "it needs a restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One key that is another than before."""
+
+    key: str
+    """For example `archive.tick` or `topics.orders.archive.idle_max`."""
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.old} -> {self.new}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One key that keeps its old value."""
+
+    key: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What is to be done about a changed file."""
+
+    settings: Settings
+    """In force from now on."""
+    applied: tuple[Change, ...]
+    refused: tuple[Refused, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """The document of a reload."""
+        return {
+            "applied": [{"key": item.key, "old": item.old, "new": item.new} for item in self.applied],
+            "refused": [{"key": item.key, "why": item.why} for item in self.refused],
+        }
+
+
+def intervals(settings: Settings) -> dict[str, float]:
+    """Seconds between two runs of each job of a daemon, whatever its roles."""
+    daemon = settings.daemon
+    return {
+        "tick": settings.archive.tick,
+        "cleanup": settings.cleanup.interval,
+        "audit": daemon.audit_interval,
+        "watch": daemon.watch_interval,
+    }
+
+
+def plan_reload(old: Settings, new: Settings) -> Reload:
+    """What of `new` takes the place of `old`.
+
+    Raises `ConfigInvalid` if what would be in force, with the old values of what is refused, contradicts itself: then nothing changes.
+    """
+    topics, refused_topics = _topics(old, new)
+    own = {key.removeprefix("daemon."): getattr(new.daemon, key.removeprefix("daemon.")) for key in APPLIED if key.startswith("daemon.")}
+    settings = old.model_copy(
+        update={"archive": new.archive, "cleanup": new.cleanup, "daemon": old.daemon.model_copy(update=own), "topics": topics}
+    )
+    _check(settings)
+    wanted = _changes(old, new)
+    refused = [Refused(change.key, RESTART) for change in wanted if not _is_applied(change.key)]
+    return Reload(settings, tuple(_changes(old, settings)), (*refused, *refused_topics))
+
+
+def _is_applied(key: str) -> bool:
+    return any(key == name or key.startswith((name + ".", name + "[")) for name in APPLIED)
+
+
+def _topics(old: Settings, new: Settings) -> tuple[tuple[TopicSettings, ...], list[Refused]]:
+    """The topics from now on, and what of their changes cannot be."""
+    topics: list[TopicSettings] = []
+    refused: list[Refused] = []
+    for topic in new.topics:
+        before, wanted, here = old.topic(topic.name), topic, f"topics.{topic.name}"
+        if before is not None and topic.partitions != before.partitions:
+            refused.append(Refused(f"{here}.partitions", "the number of a topic's partitions cannot be changed"))
+            wanted = wanted.model_copy(update={"partitions": before.partitions})
+        catalog = topic.archive.catalog
+        if catalog is not None and old.catalog(catalog) is None:
+            if before is None:
+                refused.append(Refused(here, f"its catalog {catalog} is new: {RESTART}"))
+                continue
+            refused.append(Refused(f"{here}.archive", f"the catalog {catalog} is new: {RESTART}"))
+            wanted = wanted.model_copy(update={"archive": before.archive})
+        topics.append(wanted)
+    read_into = {source.files.topic for source in old.sources if source.files is not None}
+    for topic in old.topics:
+        if topic.name in read_into and new.topic(topic.name) is None:
+            refused.append(Refused(f"topics.{topic.name}", f"a source reads into it: {RESTART}"))
+            topics.append(topic)
+    return tuple(topics), refused
+
+
+def _check(settings: Settings) -> None:
+    tables: dict[tuple[str, str], str] = {}
+    for topic in settings.topics:
+        if topic.archive.catalog is not None and topic.archive.table is not None:
+            owner = tables.setdefault((topic.archive.catalog, topic.archive.table.casefold()), topic.name)
+            if owner != topic.name:
+                raise ConfigInvalid(
+                    f"the table {topic.archive.table} in catalog {topic.archive.catalog} would belong to the topics {owner} and "
+                    f"{topic.name}, because a part of the changes needs a restart; restart instead of reloading"
+                )
+
+
+def _changes(old: Settings, new: Settings) -> list[Change]:
+    """Every key that differs, in the order of the file's groups."""
+    found: list[Change] = []
+    for group in Settings.model_fields:
+        if group != "topics":
+            found += _differences(getattr(old, group), getattr(new, group), group)
+    before, after = ({topic.name: topic for topic in settings.topics} for settings in (old, new))
+    for name in [*after, *(name for name in before if name not in after)]:
+        here = f"topics.{name}"
+        if name in before and name in after:
+            found += _differences(before[name], after[name], here)
+        else:
+            found.append(Change(here, ABSENT, "a new topic") if name in after else Change(here, "a topic", ABSENT))
+    return found
+
+
+def _differences(old: object, new: object, key: str) -> list[Change]:
+    before, after = dict(_leaves(old, key)), dict(_leaves(new, key))
+    keys = [*after, *(name for name in before if name not in after)]
+    return [Change(name, _shown(before, name), _shown(after, name)) for name in keys if _plain(before.get(name)) != _plain(after.get(name))]
+
+
+def _leaves(value: object, key: str) -> Iterator[tuple[str, object]]:
+    """Every single value below `value`, with its key."""
+    if isinstance(value, BaseModel):
+        for name in [*type(value).model_fields, *(value.__pydantic_extra__ or {})]:
+            yield from _leaves(getattr(value, name), f"{key}.{name}")
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}")
+    elif isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value):
+        for position, item in enumerate(value):
+            own = getattr(item, "name", None)
+            yield from _leaves(item, f"{key}[{position}]" if own is None else f"{key}.{own}")
+    else:
+        yield key, value
+
+
+def _plain(value: object) -> object:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def _shown(values: dict[str, Any], key: str) -> str:
+    """A value for people; never a secret."""
+    if key not in values:
+        return ABSENT
+    value = values[key]
+    if isinstance(value, SecretStr):
+        return "(secret)"
+    if value is None:
+        return "(not set)"
+    if isinstance(value, float):
+        return format_duration(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)

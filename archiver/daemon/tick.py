@@ -1,0 +1,101 @@
+"""The tick: one archiving round of what is due.
+
+Owns what a round needs to know of the ones before it, which is nothing that must survive: when each topic was looked at, and the newest
+report of each, so that a topic that is stuck stays in the document of the ticks that did not look at it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from archiver.clock import Clock
+from archiver.daemon.cycles import Told
+from archiver.daemon.telling import told_of_archiving
+from archiver.errors import Deposed, LeaseHeld, RetryLater
+from archiver.jobs.looks import Looks
+from archiver.jobs.report import ArchiveReport, TopicReport
+
+_log = logging.getLogger(__name__)
+
+
+class Pace:
+    """Notices a round that makes no progress. Safe for several threads; rounds may overlap, while one waits for its turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._moved_s = 0.0
+
+    @contextmanager
+    def round(self) -> Iterator[Callable[[str], None]]:
+        """A round; gives what takes its lines of progress."""
+        self._moves(1)
+        try:
+            yield self._line
+        finally:
+            self._moves(-1)
+
+    def check(self, silence_max_s: float) -> None:
+        """Raise `RetryLater` if a round is under way and nothing was heard of one for so long."""
+        with self._lock:
+            silent_s = self._clock.monotonic_s() - self._moved_s
+            if self._under_way and silent_s > silence_max_s:
+                raise RetryLater(f"the round under way has made no progress for {silent_s:,.0f} s; the checks and the log may say on what")
+
+    def _line(self, line: str) -> None:
+        self._moves(0)
+        _log.debug("%s", line)  # at the end the job says in one line what it came to
+
+    def _moves(self, begun: int) -> None:
+        with self._lock:
+            self._under_way += begun
+            self._moved_s = self._clock.monotonic_s()
+
+
+class Tick:
+    """Archives what is due. Safe for several threads; a round of its own and one that was asked for wait for each other."""
+
+    def __init__(self, archive: Callable[[Looks], ArchiveReport], topics: Callable[[], Iterable[str]]) -> None:
+        """`archive` carries out a round; `topics` are the names that the configuration has now."""
+        self._archive = archive
+        self._topics = topics
+        self._looks = Looks()
+        self._reports: dict[str, TopicReport] = {}
+        self._lock = threading.Lock()
+
+    def run(self) -> Told:
+        """One tick. Raises as `ArchiveRun.run`."""
+        with self._lock:
+            looks = self._looks
+        try:
+            return self.note(self._archive(looks))
+        except (LeaseHeld, Deposed):
+            self.forget()  # whoever leads knows better from here on
+            raise
+
+    def note(self, report: ArchiveReport) -> Told:
+        """What a run did, this one or one that was asked for; the topics it did not look at keep their last report."""
+        with self._lock:
+            self._reports |= report.topics
+            known = [self._reports[name] for name in sorted(self._topics()) if name in self._reports]
+        return told_of_archiving(report, known)
+
+    def stuck(self) -> dict[str, str]:
+        """Per topic that its newest round left halted or deferred, why."""
+        with self._lock:
+            return {name: item.why or item.state for name, item in self._reports.items() if item.state in ("halted", "deferred")}
+
+    def notes(self) -> list[str]:
+        """What an operator should know of topics that go on all the same."""
+        with self._lock:
+            return [f"topic {name}: {note}" for name, item in sorted(self._reports.items()) for note in dict.fromkeys(item.notes)]
+
+    def forget(self) -> None:
+        """The configuration or the leader has changed: the next tick looks at every topic."""
+        with self._lock:
+            self._looks = Looks()
+            self._reports.clear()

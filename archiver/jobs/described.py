@@ -1,0 +1,58 @@
+"""What a table is told about an archive that stands in the store, from the archive's own footer.
+
+The same numbers as refinement gives: an archive carries statistics of exactly the columns that have bounds. Promises that the footer is
+sealed, says what the key says, and counts as many rows as its range holds records. Reads footers only.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.catalog.layout import SORT_ORDER_ID
+from archiver.errors import ArchiverError, Corrupted, NotFound
+from archiver.events.types import DataFile
+from archiver.jobs.bounds import describe, leaves
+from archiver.objects.paths import parse_archive_key
+from archiver.objects.store import ObjectStore
+from archiver.stream.archives import FoundArchive, check_footer
+from archiver.stream.described import DescribedArchive
+from archiver.stream.seal import check_seal
+
+
+def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> DescribedArchive:
+    """Raises `Corrupted` if the archive cannot be read or is not what its key says, `Halt` for a version this one does not know."""
+    key = parse_archive_key(found.key)
+    assert key is not None, "an archive was found by its key"
+    try:
+        with objects.open_input(found.key) as source:
+            check_seal(source, found.key)
+            source.seek(0)
+            metadata = pq.read_metadata(source)
+    except ArchiverError as error:
+        if isinstance(error, NotFound):
+            raise Corrupted(f"{found.key} is gone; offsets {found.base} to {found.end - 1} are in it") from error
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it") from error
+    footer = check_footer(found, metadata, cluster_id)
+    due = found.end - found.base - sum(high - low for low, high in footer.gaps)
+    if metadata.num_rows != due:
+        raise Corrupted(f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was altered")
+    columns = metadata.schema.to_arrow_schema()
+    counted = describe(metadata, {leaf.field_id for leaf in leaves(columns)})
+    data_file = DataFile(
+        path=objects.uri(found.key),
+        record_count=counted.record_count,
+        file_size=found.size,
+        spec_id=0,
+        partition=(key.partition_value,),
+        column_sizes=counted.column_sizes,
+        value_counts=counted.value_counts,
+        null_value_counts=counted.null_value_counts,
+        lower_bounds=counted.lower_bounds,
+        upper_bounds=counted.upper_bounds,
+        split_offsets=counted.split_offsets,
+        sort_order_id=SORT_ORDER_ID,
+    )
+    return DescribedArchive(found, footer, columns, data_file)

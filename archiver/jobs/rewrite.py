@@ -1,0 +1,223 @@
+"""One archive made anew under a newer schema, from the old archive alone.
+
+Promises that the new archive holds the same records: same range and gaps, and before anything is stored both the records of the old file
+and those rebuilt from the new one are compared with the old footer's digest. A row that the old columns had decoded and the new ones do not
+is reason enough not to store it. Holds a batch of the old archive and a row group of the new one. Must never touch the old object.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archiver.errors import Corrupted
+from archiver.ids import TopicId
+from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, publish
+from archiver.jobs.plan_writer import data_file_of
+from archiver.jobs.refined import RefineOptions, WrittenFile
+from archiver.jobs.rows import TopicRows
+from archiver.jobs.undecoded import SIDES, DoubtedFile, undecoded_rows
+from archiver.ledger.archives import ArchiveFile
+from archiver.objects.paths import ArchiveKey, archive_key
+from archiver.objects.store import ObjectStore
+from archiver.schema.causes import count_errors
+from archiver.schema.tree import ERR
+from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
+from archiver.stream.rebuild import Layouts, check_records, from_archive
+from intake.digest import RecordsDigest
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What of a file's undecoded keys and values decodes now."""
+
+    decoded: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The archive that is made anew."""
+
+    file: DoubtedFile
+    archive: ArchiveKey
+    found: FoundArchive
+    footer: FoundFooter
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Over the records that were written."""
+
+    raw_bytes: int = 0
+    ingest_min_us: int | None = None
+    ingest_max_us: int = 0
+
+    def add(self, records: pa.RecordBatch) -> None:
+        """Count a batch in `STREAM_SCHEMA`."""
+        headers: Any = records.column("headers")
+        names, values = headers.flatten().flatten()
+        column: Any
+        for column in (records.column("key"), records.column("value"), names, values):
+            self.raw_bytes += pc.sum(pc.binary_length(column)).as_py() or 0
+        if records.num_rows:
+            times = records.column("ingest_timestamp").cast(pa.int64())
+            first = times[0].as_py()
+            self.ingest_min_us = first if self.ingest_min_us is None else self.ingest_min_us
+            self.ingest_max_us = times[-1].as_py()
+
+
+def open_source(objects: ObjectStore, file: DoubtedFile, archive: ArchiveKey, cluster_id: str) -> Source:
+    """The archive behind a file of ours; raises `Corrupted` if its footer is not what its name says."""
+    assert file.key is not None, "an archive of ours has a key"
+    found = FoundArchive(file.key, file.size, TopicId(archive.topic_id), archive.partition, archive.base, archive.end, archive.epoch)
+    return Source(file, archive, found, read_footer(objects, found, cluster_id))
+
+
+def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
+    """Decode what could not be decoded, and nothing else; stores nothing."""
+    decoded = left = 0
+    for batch in undecoded_rows(objects, file, payloads=True):
+        nothing = pa.nulls(len(batch), pa.binary())
+        columns = rows.codec.encode_columns(batch.payloads.get("key", nothing), batch.payloads.get("value", nothing))
+        for side, column in zip(SIDES, columns, strict=True):
+            before = _errors(batch.errors.get(side))
+            after = _errors_of(column, before)
+            decoded += max(0, before - after)
+            left += after
+    return Probe(decoded, left)
+
+
+def rewrite(
+    objects: ObjectStore, source: Source, layouts: Layouts, rows: TopicRows, cluster_id: str, options: RefineOptions, epoch: int, left: int
+) -> WrittenFile | Conflict:
+    """Make an archive anew under `rows`' schema and store it under a key of `epoch`.
+
+    A `Conflict`, with nothing stored, if more than `left` keys and values would not be decoded, if its keys or values have no schema any
+    more, if the new columns do not give the records back, or if another object stands under the key.
+    Raises `Corrupted` if the old archive is not what it says, `RetryLater` if there is no room or the store is away.
+    """
+    was = layouts(source.found.topic_id, source.footer.schema_version).columns
+    if gone := sorted(_without_schema(rows.schema) - _without_schema(was)):
+        return Conflict(f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them")
+    writer = ArchiveWriter(objects.spool_dir(), rows.schema, rows.bounded, options.zstd_level)
+    try:
+        sums, digest, errors = _Sums(), RecordsDigest(), Counter[tuple[str, str]]()
+        for records in from_archive(objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts):
+            digest.update(records)
+            sums.add(records)
+            _append(writer, rows, source.archive.partition, records, options, errors)
+        if digest.digest() != source.footer.records_digest:
+            raise Corrupted(f"{source.found.key}: its records do not have the digest that its footer says; restore it")
+        if errors.total() > left:
+            writer.discard()
+            return Conflict(f"{errors.total() - left} of its keys and values that are decoded now would not be under the newest schema")
+        spooled = writer.finish(_footer(source, rows, cluster_id, epoch, digest.digest()))
+        why = _unlike(source, spooled, epoch, cluster_id, layouts)
+        if why is not None:
+            writer.discard()
+            return Conflict(f"made anew it would not give its records back: {why}")
+    except BaseException:
+        writer.discard()
+        raise
+    return _stored(objects, source, rows, spooled, sums, epoch, errors)
+
+
+def _unlike(source: Source, spooled: SpooledArchive, epoch: int, cluster_id: str, layouts: Layouts) -> str | None:
+    """Why the records of the new file are not those of the old one; None if they are, byte for byte."""
+    made = replace(source.found, key=_new_key(source, epoch), size=spooled.size, epoch=epoch)
+    try:
+        with pa.OSFile(str(spooled.path), "rb") as file:
+            check_records(file, made, cluster_id, layouts)
+    except Corrupted as error:
+        return str(error)
+    return None
+
+
+def _new_key(source: Source, epoch: int) -> str:
+    old = source.archive
+    return archive_key(old.topic_id, old.partition, old.granularity, old.partition_value, old.base, old.end, epoch)
+
+
+def _append(
+    writer: ArchiveWriter,
+    rows: TopicRows,
+    partition: int,
+    records: pa.RecordBatch,
+    options: RefineOptions,
+    errors: Counter[tuple[str, str]],
+) -> None:
+    for start in range(0, records.num_rows, options.decode_rows):
+        built = rows.build(partition, records.slice(start, options.decode_rows))
+        count_errors(built, errors)
+        writer.append(built)
+        if writer.pending_rows >= options.row_group_rows or writer.pending_bytes >= options.row_group_bytes:
+            writer.close_row_group()
+
+
+def _footer(source: Source, rows: TopicRows, cluster_id: str, epoch: int, digest: bytes) -> Footer:
+    return Footer(
+        cluster_id=cluster_id,
+        topic=rows.topic.name,
+        topic_id=rows.topic.topic_id,
+        partition=source.archive.partition,
+        base=source.archive.base,
+        end=source.archive.end,
+        gaps=source.footer.gaps,
+        epoch=epoch,
+        schema=rows.topic.schema.version,
+        records_digest=digest,
+    )
+
+
+def _stored(
+    objects: ObjectStore,
+    source: Source,
+    rows: TopicRows,
+    spooled: SpooledArchive,
+    sums: _Sums,
+    epoch: int,
+    errors: Counter[tuple[str, str]],
+) -> WrittenFile | Conflict:
+    old = source.archive
+    key = _new_key(source, epoch)
+    stored = publish(objects, key, spooled)
+    if isinstance(stored, Conflict):
+        return stored
+    if stored.adopted:
+        return Conflict(f"{key} stands there already; the next run takes another key")
+    archive = ArchiveFile(
+        key=key,
+        size=stored.size,
+        sha256=stored.sha256,
+        records_digest=spooled.footer.records_digest,
+        partition=old.partition,
+        base=old.base,
+        end=old.end,
+        epoch=epoch,
+        schema_version=stored.schema_version,
+        rows=stored.metadata.num_rows,
+        raw_bytes=sums.raw_bytes,
+        ingest_min_us=sums.ingest_min_us or 0,
+        ingest_max_us=sums.ingest_max_us,
+        gaps=source.footer.gaps,
+    )
+    return WrittenFile(archive, data_file_of(objects, rows, old.partition_value, stored), dict(errors))
+
+
+def _errors(column: pa.Array[Any] | None) -> int:
+    return 0 if column is None else len(column) - column.null_count
+
+
+def _errors_of(column: pa.StructArray, before: int) -> int:
+    """What a side still does not decode; without a schema, nothing that did not before."""
+    place = column.type.get_field_index(ERR)
+    return before if place < 0 else _errors(column.field(place))
+
+
+def _without_schema(columns: pa.Schema) -> set[str]:
+    return {side for side in SIDES if columns.field(side).type.get_field_index(ERR) < 0}

@@ -1,0 +1,124 @@
+"""What a daemon opens at its start and closes at its end: application, intake writer, sources, the token of administration.
+
+Owns the order, and what is made where nothing was before. Every step may be taken again after an error; `undo` gives back what the others
+have opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from archiver.assemble import Application
+from archiver.clock import Clock
+from archiver.daemon.admin_token import ensure_token, token_path
+from archiver.daemon.opening import Step
+from archiver.daemon.places import check_data_place, check_metadata_place
+from archiver.errors import ArchiverError
+from archiver.ids import IdSource
+from archiver.objects.open import open_store
+from archiver.redaction import hide
+from archiver.settings import Settings
+from intake.sources.pump import FileSources
+from intake.writer import IntakeWriter
+
+_log = logging.getLogger(__name__)
+
+
+class Opened:
+    """None of it before its step was taken."""
+
+    def __init__(
+        self, settings: Callable[[], Settings], environ: Mapping[str, str], roles: frozenset[str], clock: Clock, ids: IdSource
+    ) -> None:
+        """`settings` are those in force, which a reload may change while the start still waits."""
+        self.application: Application | None = None
+        self.writer: IntakeWriter | None = None
+        self.sources: FileSources | None = None
+        self.token: str | None = None
+        self._settings = settings
+        self._environ = environ
+        self._roles = roles
+        self._clock = clock
+        self._ids = ids
+
+    def steps(self) -> list[Step]:
+        """In their order, under the names of their checks."""
+        intake = [Step("intake", self._open_writer), Step("sources", self._open_sources)] if "intake" in self._roles else []
+        return [
+            Step("objects", self._check_data),
+            Step("metadata", self._check_metadata),
+            Step("deployment", self._open_application),
+            *intake,
+        ]
+
+    def undo(self) -> None:
+        """Close what is open, before the steps are taken again."""
+        self.sources = None
+        writer, self.writer = self.writer, None
+        application, self.application = self.application, None
+        if writer is not None:
+            self._close_writer(writer)
+        if application is not None:
+            application.close()
+
+    def close_intake(self) -> None:
+        """Take in nothing more; what was taken in is written and acknowledged, within `intake.close_timeout`."""
+        if self.sources is not None:
+            self.sources.stop(threading.TIMEOUT_MAX)
+        if self.writer is not None:
+            self._close_writer(self.writer)
+
+    def close(self) -> None:
+        """Give up the leadership once the turn under way has ended, and close everything; the intake is closed already."""
+        if self.application is not None:
+            self.application.leadership.resign()
+            self.application.close()
+            self.application.abandon_spark()
+
+    def _check_data(self) -> None:
+        check_data_place(open_store(self._settings().data.uri), self._metadata_path())
+
+    def _check_metadata(self) -> None:
+        check_metadata_place(self._metadata_path(), open_store(self._settings().data.uri))
+
+    def _open_application(self) -> None:
+        settings, holding = self._settings(), self._roles >= {"archive", "reconcile"}
+        self.application = Application(settings, self._environ, self._clock, self._ids, lasting=True, holding=holding)
+        self.application.warm()
+        if settings.http.admin_token is None:
+            self.token = ensure_token(token_path(self._metadata_path()), self._ids)
+            hide([self.token])
+
+    def _open_writer(self) -> None:
+        assert self.application is not None, "a step before has opened it"
+        self.writer = self.application.writer()
+
+    def _open_sources(self) -> None:
+        assert self.application is not None, "a step before has opened it"
+        settings = self._settings()
+        self.sources = FileSources(
+            [source.files for source in settings.sources if source.files is not None],
+            {topic.name: topic.partitions for topic in settings.topics},
+            settings.intake,
+            self.application.sequencer,
+            self.application.objects,
+            self._clock,
+            self._ids,
+            settings.daemon.watch_interval,
+            judge=self.application.edge,
+        )
+
+    @staticmethod
+    def _close_writer(writer: IntakeWriter) -> None:
+        try:
+            writer.close()
+        except ArchiverError as error:
+            _log.warning("%s", error)
+
+    def _metadata_path(self) -> Path:
+        sqlite = self._settings().metadata.sqlite
+        assert sqlite is not None, "settings demand a metadata store"
+        return sqlite.path

@@ -1,0 +1,89 @@
+"""An Iceberg schema as DuckDB's column types, and as its mapping from Parquet field ids to columns. Pure text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from archiver.errors import Halt
+
+_PLAIN = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMPTZ",
+    "string": "VARCHAR",
+    "uuid": "UUID",
+    "binary": "BLOB",
+}
+_DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
+_FIXED = re.compile(r"fixed\[\d+\]")
+
+
+def columns_of(schema_json: str) -> list[tuple[str, str]]:
+    """Name and type of every column, in order; raises `Halt` for a type that DuckDB has no name for."""
+    return [(item["name"], _type(item["type"])) for item in json.loads(schema_json)["fields"]]
+
+
+def columns_by_id(schema_json: str) -> str:
+    """The value of `schema` in DuckDB's `read_parquet`: which field id of a file is which column, at every level.
+
+    Names and types are the schema's; a file's own names play no part. What a file has no field id of is null in it. Raises `Halt` as
+    `columns_of` does, and for a column whose default is not null, which would have to stand in its place.
+    """
+    return _children((item["id"], item["name"], item) for item in json.loads(schema_json)["fields"])
+
+
+def quoted(name: str) -> str:
+    """An identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text constant."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _children(fields: Iterable[tuple[int, str, dict[str, Any]]]) -> str:
+    """A MAP from field id to definition. DuckDB calls the element of a list and the entries of a map by fixed names."""
+    return "MAP {" + ", ".join(f"{number}: {_definition(name, item)}" for number, name, item in fields) + "}"
+
+
+def _definition(name: str, item: dict[str, Any]) -> str:
+    if item.get("initial-default") is not None:
+        raise Halt(f"column {name} has a default value for rows from before it, which cannot be queried here; use Spark or Trino")
+    kind, inside = item["type"], ""
+    if isinstance(kind, dict):
+        if kind["type"] == "struct":
+            parts = [(one["id"], one["name"], one) for one in kind["fields"]]
+        else:
+            names = ("element",) if kind["type"] == "list" else ("key", "value")
+            parts = [(kind[f"{part}-id"], part, {"type": kind[part]}) for part in names]
+        inside = f", children: {_children(parts)}"
+    return f"{{name: {literal(name)}, type: {literal(_type(kind))}, default_value: NULL{inside}}}"
+
+
+def _type(found: Any) -> str:
+    if isinstance(found, dict):
+        if found["type"] == "struct":
+            return "STRUCT(" + ", ".join(f"{quoted(item['name'])} {_type(item['type'])}" for item in found["fields"]) + ")"
+        if found["type"] == "list":
+            return _type(found["element"]) + "[]"
+        if found["type"] == "map":
+            return f"MAP({_type(found['key'])}, {_type(found['value'])})"
+    text = str(found)
+    decimal = _DECIMAL.fullmatch(text)
+    if decimal is not None:
+        return f"DECIMAL({decimal[1]}, {decimal[2]})"
+    if _FIXED.fullmatch(text):
+        return "BLOB"
+    if text not in _PLAIN:
+        raise Halt(f"a column has the type {text}, which cannot be queried here; use Spark or Trino")
+    return _PLAIN[text]

@@ -1,0 +1,56 @@
+"""Values of a query's result as JSON values that lose nothing. Pure.
+
+A number with decimal places, and a whole one beyond 2^53, is text (a reader of JSON may have nothing but doubles); bytes are base64; times
+are ISO 8601, those with a zone in UTC with `Z`; structs and maps are objects; NaN and the infinities are text.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import math
+import uuid
+from collections.abc import Mapping
+from decimal import Decimal
+
+EXACT_MAX = 2**53
+
+
+def faithful(value: object) -> object:
+    """The value as `json.dumps` takes it."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return value if -EXACT_MAX <= value <= EXACT_MAX else str(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    if isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0:
+        return faithful(int(value))  # DuckDB's sum of whole numbers is one
+    if isinstance(value, Decimal | uuid.UUID):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    if isinstance(value, dt.datetime):
+        return _moment(value)
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, dt.timedelta):
+        return f"PT{value.total_seconds():f}S"
+    if isinstance(value, Mapping):
+        return {_key(name): faithful(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [faithful(item) for item in value]
+    return str(value)
+
+
+def _key(name: object) -> str:
+    """A key of a map as a name: text as it is, else as JSON would have the value."""
+    if isinstance(name, bool):
+        return "true" if name else "false"
+    return str(faithful(name))
+
+
+def _moment(value: dt.datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")

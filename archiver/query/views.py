@@ -1,0 +1,110 @@
+"""Which tables a query may ask, and their live files.
+
+A table that cannot be asked is left out, with the reason; nothing of it stops the others. Must never write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from archiver.catalog.tables import Tables, TableView, parse_identifier
+from archiver.errors import ArchiverError, Halt
+from archiver.jobs.topic_setup import decide_schema, fetch_schemas
+from archiver.ledger.views import TopicLedger
+from archiver.query.duck import QueryTable
+from archiver.registry.fetched import Fetch
+from archiver.settings import TopicSettings
+
+_LOCAL = ("file://", "file:")
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a table cannot be asked."""
+
+    why: str
+    gone: bool = False
+    """It was there, and is not any more: whoever took it for empty would be wrong."""
+
+
+def is_gone(ledger: TopicLedger | None) -> bool:
+    """Whether a table that the catalog does not have was there: archives were committed to it."""
+    return ledger is not None and ledger.table_uuid is not None and ledger.totals.files > 0
+
+
+def gone_text(table: str, topic: str, ledger: TopicLedger) -> str:
+    """What to say of a table that is gone."""
+    return (
+        f"the table {table} is gone: {ledger.totals.rows:,} rows of topic {topic} were committed to it, and its catalog has no such table "
+        "any more; it was dropped or renamed: rename it back or restore it"
+    )
+
+
+def query_tables(
+    topics: Sequence[TopicSettings],
+    names: Collection[str],
+    tables: Callable[[str], Tables],
+    ledger: Callable[[str], TopicLedger | None],
+    fetch: Fetch,
+) -> tuple[list[QueryTable], dict[str, Trouble]]:
+    """The configured tables among `names`, or all if one of these is none of them; and by name why some cannot be asked.
+
+    `ledger` gives a topic's part of the ledger, None if the log does not know the topic. `fetch` is asked for the schemas of topics of
+    which nothing was archived.
+    """
+    configured = {
+        topic.archive.table.lower(): topic for topic in topics if topic.archive.kind == "iceberg" and topic.archive.table is not None
+    }
+    counts = [topic.archive.table for topic in topics if topic.archive.kind == "iceberg"]
+    wanted = {name.lower() for name in names}
+    if not wanted or not wanted <= configured.keys():
+        wanted = set(configured)
+    found: list[QueryTable] = []
+    troubles: dict[str, Trouble] = {}
+    for topic in (configured[name] for name in sorted(wanted)):
+        table = topic.archive.table or ""
+        try:
+            if counts.count(table) > 1:
+                raise Halt("several catalogs have a table of that name")
+            known = ledger(topic.name)
+            asked = _table(topic, tables(topic.archive.catalog or ""), known, fetch)
+            if asked is None and known is not None:
+                troubles[table] = Trouble(gone_text(table, topic.name, known), gone=True)
+            elif asked is not None:
+                found.append(asked)
+        except ArchiverError as error:
+            troubles[table] = Trouble(f"table {table} cannot be queried: {error}")
+    return found, troubles
+
+
+def _table(topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch) -> QueryTable | None:
+    """The table as it is, or as it will be; None if it is gone."""
+    identifier = parse_identifier(topic.archive.table or "")
+    namespace, name = ".".join(identifier[:-1]), identifier[-1]
+    view = tables.load(identifier)
+    if view is None and is_gone(ledger):
+        return None
+    if view is None:
+        return QueryTable(namespace, name, _schema_to_be(topic, ledger, fetch))
+    return QueryTable(namespace, name, view.schema_json, tuple(_paths(tables, view)))
+
+
+def _schema_to_be(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch) -> str:
+    """Of a table that does not exist yet: by the ledger, else what its first archive would give it."""
+    entry = None if ledger is None else ledger.schemas.get(ledger.schema_version)
+    if entry is not None:
+        return entry.iceberg_schema
+    return decide_schema(topic.name, (), fetch_schemas(topic, None, fetch), None).schema.iceberg_json
+
+
+def _paths(tables: Tables, view: TableView) -> list[str]:
+    """Paths of the live files; `Halt` if a reader of files alone would read too much, or cannot get to them."""
+    files = sorted(tables.live_files(view), key=lambda file: file.path)
+    if any(file.has_deletes for file in files):
+        raise Halt("it has delete files, and whoever reads its data files alone would see rows that were deleted; ask Spark or Trino")
+    prefixes = {file.path: next((prefix for prefix in _LOCAL if file.path.startswith(prefix)), None) for file in files}
+    strange = next((path for path, prefix in prefixes.items() if prefix is None and not path.startswith("/")), None)
+    if strange is not None:
+        raise Halt(f"{strange} is no local file; ask Spark or Trino")
+    return [path.removeprefix(prefix or "") for path, prefix in prefixes.items()]

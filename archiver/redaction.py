@@ -1,0 +1,217 @@
+"""Keeps secrets out of every text that leaves the process: log lines, messages, answers, pages.
+
+Owns what this process knows to be secret (`hide`) and the one function that takes it out (`redacted`). Promises that a known secret is
+replaced by `***` as it stands, and as it stands in a URL, in JSON or Python text, in HTML, and in base64, whatever stands before it there
+(as in the header of HTTP's Basic authentication). A password between `//` and `@` of any URL is replaced even if nobody told of it.
+
+A secret of fewer than four characters cannot be told from other text: replacing every `ab` would leave no readable line. It is replaced
+where it is the whole text, and in a URL. Must never raise, and never look into what is not text.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import quote, quote_plus, unquote
+
+from pydantic import BaseModel, SecretStr
+
+MASK: Final = "***"
+SHORT: Final = 4
+"""Fewer characters are a short secret."""
+_LINE_MIN: Final = 8
+"""A line of a secret of several lines (a key file) is hidden by itself from this length on."""
+_BASE64_MIN: Final = 6
+"""Characters of base64 that must be sure before a text is taken for a secret's."""
+_PLAIN_WORDS: Final = frozenset({"true", "false", "none", "null"})
+"""Never a secret, though the key of a property may sound like one."""
+_PASSWORD_IN_URL: Final = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"<>]*:)[^\s/@'\"<>]+(?=@)")
+_USER_OF_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://(?P<name>[^/@:]*)(?::(?P<password>[^/]*))?@")
+_SECRET_PARAMETER: Final = re.compile(
+    r"[?&;][\w.-]*(?:password|passwd|secret|token|credential|access[._-]?key)[\w.-]*=(?P<value>[^&;\s]+)", re.IGNORECASE
+)
+"""In a URL, for example `sc://host:15002/;token=…`."""
+_TOKEN_MIN: Final = 12
+"""Characters from which on the user of a URL without a password is taken for a token."""
+_BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
+
+
+class Redactor:
+    """The secrets that are known, and how they are found. Safe for several threads; it only learns."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._secrets: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._coded: re.Pattern[str] | None = None
+        self.hide(secrets)
+
+    def hide(self, secrets: Iterable[str]) -> None:
+        """These are secrets from here on; empty ones, and the words true, false, none and null, are not."""
+        with self._lock:
+            new = {part for secret in secrets for part in _parts(secret)} - self._secrets
+            if not new:
+                return
+            self._secrets |= new
+            long = [secret for secret in self._secrets if len(secret) >= SHORT]
+            self._pattern = _any_of({form for secret in long for form in _forms(secret)})
+            self._coded = _any_of({form for secret in long for form in _base64_forms(secret)})
+
+    def redacted(self, text: str) -> str:
+        """The text without secrets."""
+        if text in self._secrets:
+            return MASK
+        found = text if self._pattern is None else self._pattern.sub(MASK, text)
+        found = found if self._coded is None else _without_coded(found, self._coded)
+        return _PASSWORD_IN_URL.sub(rf"\g<before>{MASK}", found) if "://" in found else found
+
+    def document(self, value: Any) -> Any:
+        """The same for every text inside of a JSON document; keys and numbers stay, what JSON has no word for becomes text."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {key: self.document(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.document(item) for item in value]
+        return self.redacted(str(value))
+
+
+_process = Redactor()
+
+
+def hide(secrets: Iterable[str]) -> None:
+    """For the whole process and the rest of its life: these are secrets. Called by whoever loads a configuration or makes a token."""
+    _process.hide(secrets)
+
+
+def redacted(text: str) -> str:
+    """The text without any secret that this process knows."""
+    return _process.redacted(text)
+
+
+def redacted_document(value: Any) -> Any:
+    """A JSON document without any secret that this process knows."""
+    return _process.document(value)
+
+
+def secrets_of(settings: BaseModel) -> frozenset[str]:
+    """Every secret in a loaded configuration, revealed, passwords and tokens inside of its URLs among them: never print them."""
+    return frozenset(_secrets_in(settings))
+
+
+def _secrets_in(value: object) -> Iterable[str]:
+    if isinstance(value, SecretStr):
+        yield value.get_secret_value()
+    elif isinstance(value, str):
+        yield from (found["value"] for found in _SECRET_PARAMETER.finditer(value))
+        user = _USER_OF_URL.match(value)
+        if user is not None and user["password"]:
+            yield user["password"]
+    elif isinstance(value, BaseModel):
+        for _, item in value:  # also what a group takes as further keys
+            yield from _secrets_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _secrets_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secrets_in(item)
+
+
+def guard_tracebacks() -> None:
+    """Let no secret stand in the tracebacks that the interpreter itself prints; for commands, which own their process."""
+    sys.excepthook = _print_exception
+    threading.excepthook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
+    sys.unraisablehook = lambda told: _print_exception(told.exc_type, told.exc_value, told.exc_traceback)
+
+
+def _print_exception(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt | SystemExit):
+        return
+    sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _parts(secret: str) -> Iterable[str]:
+    """The secret, and what is secret by itself in it: the password of a URL or of `name:password`, the lines of a key."""
+    if not secret.strip() or secret.lower() in _PLAIN_WORDS:
+        return
+    yield secret
+    found = _USER_OF_URL.match(secret)
+    name, _, password = secret.partition(":") if "://" not in secret else ("", "", "")
+    if found is not None:
+        name, password = found["name"], found["password"] or ""
+    inside = [password if password or found is None or len(name) < _TOKEN_MIN else name]
+    inside += [parameter["value"] for parameter in _SECRET_PARAMETER.finditer(secret)]
+    for one in [*inside, *map(unquote, inside)]:
+        if len(one) >= SHORT and one.lower() not in _PLAIN_WORDS:
+            yield one
+    lines = secret.splitlines()
+    if len(lines) > 1:
+        yield from (line.strip() for line in lines if len(line.strip()) >= _LINE_MIN)
+
+
+def _forms(secret: str) -> Iterable[str]:
+    """How a secret may stand in a text."""
+    written: list[Callable[[str], str]] = [
+        str,
+        lambda text: quote(text, safe=""),
+        quote,
+        quote_plus,
+        lambda text: _lower_hex(quote(text, safe="")),
+        lambda text: _lower_hex(quote_plus(text)),
+        lambda text: repr(text)[1:-1],
+        lambda text: json.dumps(text)[1:-1],
+        lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+        html.escape,
+        lambda text: html.escape(text, quote=False).replace('"', "&#34;").replace("'", "&#39;"),  # as templates do
+    ]
+    return {form for write in written if (form := write(secret))}
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds any of the texts, the longest first."""
+    found = sorted(texts, key=lambda text: (-len(text), text))
+    return re.compile("|".join(map(re.escape, found))) if found else None
+
+
+def _without_coded(text: str, middles: re.Pattern[str]) -> str:
+    """The text without the whole words of base64 around what is sure of a secret."""
+    pieces: list[str] = []
+    done = 0
+    for found in middles.finditer(text):
+        start, end = found.span()
+        if start < done:
+            continue
+        while start > done and text[start - 1] in _BASE64:
+            start -= 1
+        while end < len(text) and (text[end] in _BASE64 or text[end] == "="):
+            end += 1
+        pieces += [text[done:start], MASK]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
+def _lower_hex(text: str) -> str:
+    return re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), text)
+
+
+def _base64_forms(secret: str) -> Iterable[str]:
+    """The middle of a secret's base64, for each of the three ways in which it can begin inside of a group; both alphabets."""
+    data = secret.encode()
+    for before in range(3):
+        coded = base64.b64encode(bytes(before) + data).decode().rstrip("=")
+        # Bits of what stands before and behind the secret flow into the first and the last characters of it.
+        first = -(-before * 8 // 6)
+        last = (before + len(data)) * 8 // 6
+        middle = coded[first:last]
+        if len(middle) >= _BASE64_MIN:
+            yield middle
+            yield middle.replace("+", "-").replace("/", "_")

@@ -1,0 +1,218 @@
+"""A schema registry that speaks Confluent's protocol: subjects, their versions, and the schemas behind them.
+
+Owns what is asked and how an answer must look. Promises that what hardly changes (the schema of a version) is asked for once, by however
+many callers; that what changes (the newest version, the list of versions) is asked for after the call began, never remembered; and that one
+question is under way at a time. Versions that were deleted softly are versions here: their records are still being archived.
+
+A number is given again only after every version from it on was deleted for good. So what is remembered of a subject holds while its
+highest version, deleted softly or not, is the remembered one; whoever wants all versions asks for that one each time. With any other,
+nothing that is remembered of the subject, and of what it refers to, is sure. (What cannot be seen so: the same highest number registered
+anew with the same id and text, and lower ones with others.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+from urllib.parse import quote
+
+from archiver.clock import Clock
+from archiver.errors import ConfigInvalid, RetryLater
+from archiver.registry.http import RegistryHttp
+from archiver.settings import ConfluentSettings
+
+PROTOBUF = "PROTOBUF"
+_ID_MAX = 2**32 - 1
+"""An envelope has four bytes for it."""
+_VERSION_MAX = 2**31 - 1
+_NAME_MAX = 1024
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a schema imports from another subject."""
+
+    name: str
+    """The name in the import."""
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One version of a subject."""
+
+    subject: str
+    version: int
+    id: int
+    """The registry's id of the schema, which stands in envelopes."""
+    kind: str
+    """PROTOBUF, AVRO, JSON."""
+    text: bytes
+    """The schema, UTF-8."""
+    references: tuple[Reference, ...] = ()
+
+    @property
+    def told(self) -> str:
+        """How messages name it."""
+        return f"version {self.version} of subject {self.subject}"
+
+
+class RegistryClient:
+    """Look-ups in one registry. Safe for several threads. Every `until_s` is the clock's monotonic time by which the answer is needed."""
+
+    def __init__(self, settings: ConfluentSettings, clock: Clock) -> None:
+        """Connects nowhere. Raises `ConfigInvalid` if a certificate or a secret cannot be used."""
+        self._settings = settings
+        self._clock = clock
+        self._http = RegistryHttp(settings, clock)
+        self._turn = threading.Lock()
+        self._cache = _Cache(settings.cache_max, settings.cache_bytes_max)
+
+    def latest(self, subject: str, until_s: float) -> Registered:
+        """The newest version that is not deleted. Raises `NotFound`, `RetryLater`, `ConfigInvalid`."""
+        with self._asking(until_s):
+            found = self._parsed(subject, self._http.get(f"{_versions(subject)}/latest", until_s))
+            self._renew(found)
+            return found
+
+    def versions(self, subject: str, until_s: float) -> tuple[int, ...]:
+        """The numbers of all versions, softly deleted ones too, in order. Raises as `latest`; `ConfigInvalid` if there are too many."""
+        with self._asking(until_s):
+            found = self._http.get(f"{_versions(subject)}?deleted=true", until_s)
+        if not isinstance(found, list) or not all(_is_whole(item, 1, _VERSION_MAX) for item in found):
+            raise self._strange(f"the versions of subject {subject} with what is no list of numbers")
+        if len(found) > self._settings.versions_max:
+            raise ConfigInvalid(
+                f"subject {subject} has {len(found):,} versions, more than {self._settings.versions_max:,} "
+                "(schema_registry.confluent.versions_max); raise it, or delete old versions for good"
+            )
+        return tuple(sorted(set(found)))
+
+    def version(self, subject: str, version: int, until_s: float) -> Registered:
+        """One version, deleted or not. Raises as `latest`."""
+        known = self._cache.get(subject, version)
+        if known is not None:
+            return known
+        with self._asking(until_s):
+            known = self._cache.get(subject, version)  # another caller may have asked meanwhile
+            if known is None:
+                known = self._asked(subject, version, until_s)
+                self._cache.put(known)
+            return known
+
+    def anew(self, subject: str, version: int, until_s: float) -> None:
+        """Ask for one version, also if it is remembered: for the highest of a subject. Raises as `latest`."""
+        with self._asking(until_s):
+            self._renew(self._asked(subject, version, until_s))
+
+    def _asked(self, subject: str, version: int, until_s: float) -> Registered:
+        found = self._parsed(subject, self._http.get(f"{_versions(subject)}/{version}?deleted=true", until_s))
+        if found.version != version:
+            raise self._strange(f"version {version} of subject {subject} with version {found.version}")
+        return found
+
+    def _renew(self, found: Registered) -> None:
+        """Remember a version, and nothing else of its subject if it was not known as that."""
+        if self._cache.get(found.subject, found.version) != found:
+            self._cache.forget(found)
+        self._cache.put(found)
+
+    def is_deleted(self, registered: Registered, until_s: float) -> bool:
+        """Whether a version is deleted softly. Raises `RetryLater`, `ConfigInvalid`, `NotFound` if the subject is gone."""
+        with self._asking(until_s):
+            found = self._http.get(_versions(registered.subject), until_s)
+        return isinstance(found, list) and registered.version not in found
+
+    @contextlib.contextmanager
+    def _asking(self, until_s: float) -> Iterator[None]:
+        """One question at a time: whoever waits finds in the cache what another has asked."""
+        if not self._turn.acquire(timeout=max(0.0, until_s - self._clock.monotonic_s())):
+            raise RetryLater(f"the schema registry {self._settings.url} is being asked by others for too long")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _parsed(self, subject: str, found: Any) -> Registered:
+        where = f"subject {subject} with"
+        if not isinstance(found, dict):
+            raise self._strange(f"{where} what is no version")
+        version, number, kind, text = (found.get(key) for key in ("version", "id", "schemaType", "schema"))
+        if not _is_whole(version, 1, _VERSION_MAX) or not _is_whole(number, 0, _ID_MAX):
+            raise self._strange(f"{where} a version {str(version)[:40]!r} or an id {str(number)[:40]!r} that is no number")
+        if not isinstance(text, str) or not isinstance(kind, str | None) or not (kind or "").isprintable():
+            raise self._strange(f"{where} a version {version} without a schema")
+        try:
+            data = text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise self._strange(f"{where} a version {version} whose schema is no text") from error
+        references = found.get("references")
+        if not isinstance(references, list | None):
+            raise self._strange(f"{where} a version {version} whose references are no list")
+        return Registered(subject, version, number, kind or "AVRO", data, tuple(map(self._reference, references or ())))
+
+    def _reference(self, found: Any) -> Reference:
+        if isinstance(found, dict):
+            name, subject, version = found.get("name"), found.get("subject"), found.get("version")
+            texts = isinstance(name, str) and isinstance(subject, str) and 1 <= len(name) <= _NAME_MAX and 1 <= len(subject) <= _NAME_MAX
+            if texts and str(subject).isprintable() and _is_whole(version, 1, _VERSION_MAX):
+                return Reference(str(name), str(subject), version)
+        raise self._strange(f"a reference that is none: {str(found)[:120]!r}")
+
+    def _strange(self, what: str) -> ConfigInvalid:
+        return ConfigInvalid(f"the schema registry {self._settings.url} answers {what}; is the address right?")
+
+
+class _Cache:
+    """Versions by subject and number, the longest unused ones forgotten first. Safe for several threads."""
+
+    def __init__(self, entries_max: int, bytes_max: int) -> None:
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._lock = threading.Lock()
+        self._found: OrderedDict[tuple[str, int], Registered] = OrderedDict()
+
+    def get(self, subject: str, version: int) -> Registered | None:
+        """What is remembered."""
+        with self._lock:
+            found = self._found.get((subject, version))
+            if found is not None:
+                self._found.move_to_end((subject, version))
+            return found
+
+    def put(self, registered: Registered) -> None:
+        """Remember a version."""
+        with self._lock:
+            before = self._found.pop((registered.subject, registered.version), None)
+            self._bytes += _size(registered) - (0 if before is None else _size(before))
+            self._found[registered.subject, registered.version] = registered
+            while self._found and (len(self._found) > self._entries_max or self._bytes > self._bytes_max):
+                self._bytes -= _size(self._found.popitem(last=False)[1])
+
+    def forget(self, found: Registered) -> None:
+        """Remember nothing any more of a version's subject, and of the subjects that it refers to, now or as remembered."""
+        with self._lock:
+            left, seen = {found.subject, *(one.subject for one in found.references)}, set[str]()
+            while left:
+                seen |= left
+                gone = [self._found.pop(key) for key in list(self._found) if key[0] in left]
+                self._bytes -= sum(map(_size, gone))
+                left = {one.subject for registered in gone for one in registered.references} - seen
+
+
+def _size(registered: Registered) -> int:
+    return len(registered.text) + sum(len(one.name) + len(one.subject) for one in registered.references) + 200
+
+
+def _versions(subject: str) -> str:
+    return f"/subjects/{quote(subject, safe='')}/versions"
+
+
+def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

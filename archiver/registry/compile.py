@@ -1,0 +1,173 @@
+"""Compiles `.proto` texts to descriptor sets, in a process of its own with limits.
+
+Owns the way from texts to a descriptor set, and the words when the compiler refuses them: with file and line, as it says them. Promises
+that the compiler sees only the texts it is given and the well-known files, has an empty environment, and ends in bounded time whatever the
+texts are; its memory, its time and what it writes are bounded by the settings. Must never compile in this process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import math
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from archiver.errors import ConfigInvalid, RetryLater
+from archiver.registry.folders import ProtoFolders
+from archiver.settings import CompileSettings, ProtosSettings
+
+_LINES_SHOWN = 20
+_TOLD_MAX = 64 * 1024
+"""Bytes of what the compiler says that are looked at."""
+_CACHED_MAX = 64
+_CACHED_BYTES_MAX = 64 * 2**20
+_ROOT = re.compile(r"^\d+/")
+"""What stands before the name of a file: the number of its root."""
+_CHATTER = re.compile(r"^\s*$|: warning: |^WARNING: |^[IW]\d{4} ")
+_PROCESS = Path(__file__).with_name("compile_process.py")
+
+Texts = Mapping[str, bytes]
+"""By the name under which others import it: the text of a `.proto`."""
+
+
+class ProtoCompiler:
+    """The compiler, and the last results: the same texts are compiled once. Safe for several threads."""
+
+    def __init__(self, limits: CompileSettings) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._results: OrderedDict[bytes, bytes] = OrderedDict()
+
+    def folder(self, protos: ProtosSettings) -> bytes:
+        """The descriptor set of a folder, imports included.
+
+        Raises `ConfigInvalid`: the folder is not as it must be, the compiler refuses a file, or a bound is exceeded; `RetryLater` if this
+        machine has no room for the compiler.
+        """
+        roots = ProtoFolders(protos, self._limits).read()
+        wanted = protos.files or tuple(sorted(roots[0]))
+        if not wanted:
+            raise ConfigInvalid(f"the folder {protos.folder} holds no .proto file")
+        for name in wanted:
+            if name not in roots[0]:
+                raise ConfigInvalid(f"the folder {protos.folder} holds no file {name}; correct protos.files")
+        return self.texts(roots, wanted, f"the folder {protos.folder}")
+
+    def texts(self, roots: Sequence[Texts], wanted: Sequence[str], where: str) -> bytes:
+        """The descriptor set of the files `wanted` of the first root, with all that they import, looked for in the roots in their order.
+
+        Names must be relative paths without `.` and `..`. `where` opens the messages of errors. Raises as `folder`.
+        """
+        digest = _digest(roots, wanted)
+        with self._lock:
+            if digest in self._results:
+                self._results.move_to_end(digest)
+                return self._results[digest]
+        result = self._compiled(roots, wanted, where)
+        with self._lock:
+            self._results[digest] = result
+            while len(self._results) > _CACHED_MAX or sum(map(len, self._results.values())) > _CACHED_BYTES_MAX:
+                self._results.popitem(last=False)
+        return result
+
+    def _compiled(self, roots: Sequence[Texts], wanted: Sequence[str], where: str) -> bytes:
+        packages = _packages()
+        try:
+            with tempfile.TemporaryDirectory(prefix="archiver-protos-") as name:
+                folder = Path(name)
+                _write(folder, roots, where)
+                # One argument per line: there may be more of them than a command line can hold. None of them begins as an option does.
+                files = [f"0/{one}" for one in wanted]
+                arguments = ["--include_imports", "--descriptor_set_out=out", *(f"-I{number}" for number in range(len(roots))), *files]
+                (folder / "arguments").write_text("".join(f"{argument}\n" for argument in arguments), encoding="utf-8")
+                self._run(folder, packages, where)
+                return (folder / "out").read_bytes()
+        except OSError as error:
+            raise RetryLater(f"{where} cannot be compiled now: {error}") from error
+
+    def _run(self, folder: Path, packages: Path, where: str) -> None:
+        limits = self._limits
+        bounds = (limits.memory_max, math.ceil(limits.timeout), limits.output_max)
+        command = [sys.executable, "-I", "-S", str(_PROCESS), str(packages), *map(str, bounds), "@arguments"]
+        with (folder / "told").open("wb") as told:
+            try:
+                done = subprocess.run(
+                    command,
+                    cwd=folder,
+                    env={"LC_ALL": "C.UTF-8"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=told,
+                    stderr=told,
+                    timeout=limits.timeout,
+                    start_new_session=True,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise ConfigInvalid(_too_much(where, f"took longer than {limits.timeout:g} s", "timeout")) from error
+        if done.returncode == 0:
+            return
+        with (folder / "told").open("rb") as file:
+            said = file.read(_TOLD_MAX).decode("utf-8", "replace")
+        raise ConfigInvalid(self._refusal(done.returncode, said, where))
+
+    def _refusal(self, code: int, said: str, where: str) -> str:
+        """Why there is no descriptor set."""
+        limits = self._limits
+        if code in (-signal.SIGXCPU, -signal.SIGKILL):
+            return _too_much(where, f"took more than {limits.timeout:g} s of the processor", "timeout")
+        if "MemoryError" in said or "bad_alloc" in said or code == -signal.SIGABRT:
+            return _too_much(where, f"needed more than {limits.memory_max:,} bytes of memory", "memory_max")
+        if "File too large" in said:
+            return _too_much(where, f"gives more than {limits.output_max:,} bytes", "output_max")
+        if code < 0:
+            return f"{where} cannot be compiled: the compiler died of signal {-code}"
+        lines = [_ROOT.sub("", line) for line in said.splitlines() if not _CHATTER.search(line)]
+        more = [f"and {len(lines) - _LINES_SHOWN} more lines"] if len(lines) > _LINES_SHOWN else []
+        return "\n  ".join([f"{where} does not compile:", *lines[:_LINES_SHOWN], *more])
+
+
+def _too_much(where: str, what: str, setting: str) -> str:
+    return f"{where} does not compile: the compiler {what} (schema_registry.compile.{setting})"
+
+
+def _packages() -> Path:
+    """The folder in which the compiler's package lies."""
+    found = importlib.util.find_spec("grpc_tools")
+    if found is None or found.origin is None:
+        raise ConfigInvalid(
+            "schemas from .proto files and from a registry need the compiler, which is not installed: "
+            "pip install 'stream-archiver[protos]'; a descriptor_set needs none"
+        )
+    return Path(found.origin).parent.parent
+
+
+def _write(folder: Path, roots: Sequence[Texts], where: str) -> None:
+    for number, texts in enumerate(roots):
+        (folder / str(number)).mkdir()
+        for name, text in texts.items():
+            path = folder / str(number) / name
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(text)
+            except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+                raise ConfigInvalid(f"{where} has {name!r} both as a file and as a folder; rename one") from error
+
+
+def _digest(roots: Sequence[Texts], wanted: Sequence[str]) -> bytes:
+    """Tells any two tasks of the compiler apart."""
+    digest = hashlib.sha256()
+    for part in (*(name.encode() for name in wanted), b""):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    for texts in roots:
+        digest.update(len(texts).to_bytes(8, "big"))
+        for name, text in sorted(texts.items()):
+            digest.update(len(name.encode()).to_bytes(8, "big") + name.encode() + len(text).to_bytes(8, "big") + text)
+    return digest.digest()

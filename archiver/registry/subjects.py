@@ -1,0 +1,243 @@
+"""A subject of a registry as a schema source: its newest schema with everything it refers to, and the ids of all of its versions.
+
+Owns how references become files, which message is the topic's, and under which id and message indexes its records may be enveloped.
+Promises that the ids are complete as of a moment after the call began: no record that was accepted before can have another one.
+Bounds: the number, depth and bytes of references, and the time for everything together. Must never take a reference's name for a path
+outside of the compiler's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import threading
+from collections import OrderedDict
+
+from google.protobuf import descriptor_pb2
+
+from archiver.clock import Clock
+from archiver.errors import ConfigInvalid, NotFound
+from archiver.registry.client import PROTOBUF, Reference, Registered, RegistryClient
+from archiver.registry.compile import ProtoCompiler
+from archiver.schema.descriptors import Envelope, Source, make_source
+from archiver.schema.state import SourceSchema
+from archiver.settings import ConfluentSettings, SchemaSettings
+
+_INDEXES_CACHED_MAX = 100_000
+_PLAIN = re.compile(r"[^A-Za-z0-9._-]")
+
+Indexes = tuple[int, ...]
+
+
+class SubjectSource:
+    """Makes sources of subjects."""
+
+    def __init__(self, settings: ConfluentSettings, client: RegistryClient, compiler: ProtoCompiler, clock: Clock) -> None:
+        self._settings = settings
+        self._client = client
+        self._compiler = compiler
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._indexes: OrderedDict[tuple[int, bytes, str], Indexes] = OrderedDict()
+        """By schema id, digest of the text, because a registry that was set up anew gives ids again, and message."""
+
+    def fetch(self, settings: SchemaSettings, known: SourceSchema | None) -> tuple[Source, int]:
+        """The newest schema of `settings.subject`, and its id.
+
+        `known` is what the ledger holds: its ids stay valid, also if their versions are deleted for good by now. Raises `RetryLater` if the
+        registry is not reached in time, `ConfigInvalid` for everything that is wrong with it or with the schemas.
+        """
+        subject = settings.subject or ""
+        until_s = self._clock.monotonic_s() + self._settings.fetch_timeout
+        try:
+            newest = self._client.latest(subject, until_s)
+            numbers = self._client.versions(subject, until_s)
+            if numbers and numbers[-1] != newest.version:  # deleted softly, or registered since
+                with contextlib.suppress(NotFound):  # deleted for good since
+                    self._client.anew(subject, numbers[-1], until_s)
+        except NotFound as error:
+            raise ConfigInvalid(f"{error}; register a schema under the subject {subject}, or correct `subject`") from error
+        if newest.kind != PROTOBUF:
+            raise ConfigInvalid(f"{newest.told} is of the type {newest.kind[:40]}; only PROTOBUF can be archived with a schema")
+        data = self._compiled(newest, until_s)
+        home = _root_file(data, _root_name(newest))
+        message = _message(home, settings.message, known, newest)
+        indexes = message_indexes(home, message)
+        if not indexes:
+            raise ConfigInvalid(f"{newest.told} does not declare the message {message} itself, so no envelope can name it")
+        ids: dict[int, Indexes] = {}
+        if known is not None and known.envelope is not None and known.message == message:
+            ids.update(known.envelope.ids)
+        ids[newest.id] = indexes
+        for number in numbers:
+            self._add(ids, subject, number, message, until_s)
+        envelope = Envelope(tuple(sorted(ids.items())))
+        columns = tuple(settings.columns.items()) if known is None else ()
+        return make_source(data, message, newest.told, settings.recursion_depth, columns, envelope), newest.id
+
+    def _add(self, ids: dict[int, Indexes], subject: str, number: int, message: str, until_s: float) -> None:
+        """The id of one version, with the indexes of the message in it; empty ones if it has no such message."""
+        try:
+            found = self._client.version(subject, number, until_s)
+        except NotFound:
+            return  # deleted for good between two questions
+        if found.id not in ids:
+            ids[found.id] = self._found_indexes(found, message, until_s)
+
+    def _found_indexes(self, found: Registered, message: str, until_s: float) -> Indexes:
+        key = found.id, hashlib.sha256(found.text).digest(), message
+        with self._lock:
+            if key in self._indexes:
+                return self._indexes[key]
+        indexes = self._compiled_indexes(found, message, until_s)
+        with self._lock:
+            self._indexes[key] = indexes
+            if len(self._indexes) > _INDEXES_CACHED_MAX:
+                self._indexes.popitem(last=False)
+        return indexes
+
+    def _compiled_indexes(self, found: Registered, message: str, until_s: float) -> Indexes:
+        if found.kind != PROTOBUF:
+            return ()
+        try:
+            data = self._compiled(found, until_s)
+        except ConfigInvalid:
+            if self._client.is_deleted(found, until_s):
+                return ()  # somebody has withdrawn it
+            raise
+        return message_indexes(_root_file(data, _root_name(found)), message)
+
+    def _compiled(self, registered: Registered, until_s: float) -> bytes:
+        """The descriptor set of a version with everything it refers to."""
+        root = _root_name(registered)
+        texts = _Closure(self._client, self._settings, until_s).of(registered, root)
+        return self._compiler.texts([texts], [root], registered.told)
+
+
+class _Closure:
+    """The texts of a schema and of everything it refers to, once."""
+
+    def __init__(self, client: RegistryClient, settings: ConfluentSettings, until_s: float) -> None:
+        self._client = client
+        self._settings = settings
+        self._until_s = until_s
+        self._texts: dict[str, bytes] = {}
+        self._owners: dict[str, Reference] = {}
+        self._count = 0
+        self._bytes = 0
+
+    def of(self, registered: Registered, root: str) -> dict[str, bytes]:
+        """By import name. Raises `ConfigInvalid`, `RetryLater`."""
+        self._keep(root, registered.text, registered)
+        self._follow(registered, (registered,))
+        return self._texts
+
+    def _follow(self, registered: Registered, above: tuple[Registered, ...]) -> None:
+        """Depth first; each reference once, however many schemas have it."""
+        if registered.references and len(above) > self._settings.depth_max:
+            raise ConfigInvalid(
+                f"{above[0].told} refers to schemas more than {self._settings.depth_max} deep (schema_registry.confluent.depth_max)"
+            )
+        for reference in registered.references:
+            name = _import_name(reference, registered)
+            owner = self._owners.get(name)
+            passed = [one for one in above if (one.subject, one.version) == (reference.subject, reference.version)]
+            if passed:
+                circle = " -> ".join(one.told for one in (*above[above.index(passed[0]) :], passed[0]))
+                raise ConfigInvalid(f"{above[0].told} refers to itself in a circle: {circle}")
+            if owner is not None and (owner.subject, owner.version) == (reference.subject, reference.version):
+                continue
+            found = self._found(reference, registered)
+            if owner is not None and self._texts[name] != found.text:
+                raise ConfigInvalid(
+                    f"{above[0].told} imports {name} twice, as version {owner.version} of subject {owner.subject} and as {found.told}, "
+                    "which differ; refer to one of them everywhere"
+                )
+            self._owners[name] = reference
+            self._keep(name, found.text, above[0])
+            self._follow(found, (*above, found))
+
+    def _found(self, reference: Reference, referring: Registered) -> Registered:
+        self._count += 1
+        if self._count > self._settings.references_max:
+            raise ConfigInvalid(
+                f"{referring.told} and what it refers to have more than {self._settings.references_max} references "
+                "(schema_registry.confluent.references_max)"
+            )
+        try:
+            found = self._client.version(reference.subject, reference.version, self._until_s)
+        except NotFound as error:
+            raise ConfigInvalid(
+                f"{referring.told} refers to version {reference.version} of subject {reference.subject}, which is not there: {error}"
+            ) from error
+        if found.kind != PROTOBUF:
+            raise ConfigInvalid(f"{referring.told} refers to {found.told}, which is of the type {found.kind[:40]} and not PROTOBUF")
+        return found
+
+    def _keep(self, name: str, text: bytes, top: Registered) -> None:
+        self._bytes += len(text)
+        if self._bytes > self._settings.schema_bytes_max:
+            raise ConfigInvalid(
+                f"{top.told} and what it refers to are larger than {self._settings.schema_bytes_max:,} bytes "
+                "(schema_registry.confluent.schema_bytes_max)"
+            )
+        self._texts[name] = text
+
+
+def _import_name(reference: Reference, referring: Registered) -> str:
+    """The name of a reference, which must be one that a compiler can look for below a folder."""
+    name = reference.name
+    parts = name.split("/")
+    if not name.isprintable() or {"", ".", ".."} & set(parts) or any(len(part.encode()) > 255 for part in parts) or "\\" in name:
+        raise ConfigInvalid(f"{referring.told} has a reference with the name {name[:80]!r}, which is no name of a file to import")
+    if name == _root_name(referring):
+        raise ConfigInvalid(f"{referring.told} has a reference with the name {name!r}, which is kept for itself; rename the import")
+    return name
+
+
+def _root_name(registered: Registered) -> str:
+    """The file name of a subject's own schema: always the same for the same subject, in a folder that no import begins with by accident."""
+    return f"__subject__/{_PLAIN.sub('_', registered.subject)[:100]}.proto"
+
+
+def _root_file(descriptor_set: bytes, name: str) -> descriptor_pb2.FileDescriptorProto:
+    files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set).file
+    return next(file for file in files if file.name == name)
+
+
+def _message(home: descriptor_pb2.FileDescriptorProto, wanted: str | None, known: SourceSchema | None, newest: Registered) -> str:
+    """The topic's message: the configured one, else the one it was so far, else the first of the schema."""
+    if wanted is not None:
+        if not message_indexes(home, wanted):
+            names = ", ".join(_full(home, one.name) for one in home.message_type[:5]) or "none"
+            raise ConfigInvalid(f"{newest.told} does not declare the message {wanted!r} itself; its messages are: {names}")
+        return wanted
+    if known is not None and message_indexes(home, known.message):
+        return known.message
+    if not home.message_type:
+        raise ConfigInvalid(f"{newest.told} declares no message")
+    return _full(home, home.message_type[0].name)
+
+
+def message_indexes(file: descriptor_pb2.FileDescriptorProto, message: str) -> Indexes:
+    """Where a message stands in its file, as envelopes say it: its number among the messages of each level, from 0; empty if it does not.
+
+    The messages that stand for the entries of maps are not counted, because nobody has written them.
+    """
+    prefix = f"{file.package}." if file.package else ""
+    if not message.startswith(prefix):
+        return ()
+    level = list(file.message_type)
+    indexes: list[int] = []
+    for name in message.removeprefix(prefix).split("."):
+        names = [one.name for one in level]
+        if name not in names:
+            return ()
+        indexes.append(names.index(name))
+        level = [one for one in level[indexes[-1]].nested_type if not one.options.map_entry]
+    return tuple(indexes)
+
+
+def _full(file: descriptor_pb2.FileDescriptorProto, name: str) -> str:
+    return f"{file.package}.{name}" if file.package else name

@@ -1,0 +1,171 @@
+"""Registry envelopes: the bytes before a message that name its schema.
+
+Owns: taking the envelope off payloads, and the reasons why one cannot be taken off. The form: a byte 0, the schema id as 4 bytes
+big-endian, the message indexes (their count, then each, as zigzag varints; a single 0 stands for the list [0]).
+Promises: a payload without byte 0 in front has no envelope and is left as it is (no Protobuf message begins so). Whatever was taken off is
+given back as it was, in any spelling. No Python code runs per row while the envelopes of a batch have few spellings; whatever they have, a
+row is looked at a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.causes import CUT_ENVELOPE, NO_SUBJECT_ID, OTHER_MESSAGE
+from archiver.schema.descriptors import Envelope
+from archiver.schema.splice import Rows, picked, spliced
+
+_ID_END, _INDEXES_MAX, _VARINT_MAX = 5, 100, 5
+"""Where the id ends; message types cannot be nested deeper; bytes of a 32-bit varint."""
+_SPELLINGS_MAX, _GROUPED_MAX = 64, 16
+"""Rows whose envelopes have more beginnings, or are longer, are looked at one by one: to group them for every byte takes minutes."""
+_END = 2**31 - 1
+"""Behind the end of every payload. (Without an end, pyarrow fails on arrays of many rows.)"""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Payloads without their envelopes."""
+
+    messages: Array
+    """Empty where the envelope is an error."""
+    prefixes: Array
+    """The envelopes as they were; null without one, and where it is an error."""
+    errors: Mapping[int, str]
+    """Row to reason."""
+
+
+def opened(payloads: Array, envelope: Envelope) -> Opened:
+    """Take the envelopes off (no nulls)."""
+    ids = dict(envelope.ids)
+    rows = np.arange(len(payloads), dtype=np.int64)
+    enveloped = pc.starts_with(payloads, pattern=b"\x00").to_numpy(zero_copy_only=False)
+    if not enveloped.any():
+        return Opened(payloads, arrow.nulls(len(payloads), pa.binary()), {})
+    parts: list[tuple[Rows, bytes]] = []
+    errors: dict[int, str] = {}
+    todo = [(_ID_END, rows[enveloped])]
+    while todo:
+        length, open_rows = todo.pop()
+        more: list[Rows] = []
+        for head, here in _by_head(payloads, open_rows, length):
+            verdict = _verdict(head, length, ids)
+            if verdict is None:
+                more.append(here)
+            elif isinstance(verdict, str):
+                errors.update(dict.fromkeys(here.tolist(), verdict))
+            else:
+                parts.append((here, head))
+        if len(more) > _SPELLINGS_MAX or (more and length >= _GROUPED_MAX):
+            _one_by_one(payloads, np.sort(np.concatenate(more)), ids, parts, errors)
+        elif more:
+            todo.append((length + 1, np.sort(np.concatenate(more))))
+    bad = np.array(sorted(errors), np.int64)
+    free = rows[~enveloped]
+    messages = [(here, pc.binary_slice(picked(payloads, here), len(head), _END)) for here, head in parts]
+    messages += [(free, picked(payloads, free)), (bad, _repeated(b"", len(bad)))]
+    prefixes = [(here, _repeated(head, len(here))) for here, head in parts]
+    prefixes += [(free, _repeated(None, len(free))), (bad, _repeated(None, len(bad)))]
+    return Opened(spliced(messages), spliced(prefixes), errors)
+
+
+def _one_by_one(
+    payloads: Array, rows: Rows, ids: Mapping[int, tuple[int, ...]], parts: list[tuple[Rows, bytes]], errors: dict[int, str]
+) -> None:
+    """Judge the envelopes of these rows (ascending), whose ids are known: into `parts` or `errors`."""
+    found: dict[bytes, list[int]] = {}
+    longest = _ID_END + (1 + _INDEXES_MAX) * _VARINT_MAX
+    for row, start in zip(rows.tolist(), pc.binary_slice(picked(payloads, rows), 0, longest).to_pylist(), strict=True):
+        length = _length(start)
+        head = start[:length]
+        verdict = _verdict(head, length, ids)
+        if isinstance(verdict, str):
+            errors[row] = verdict
+        else:
+            found.setdefault(head, []).append(row)
+    parts += [(np.array(here, np.int64), head) for head, here in found.items()]
+
+
+def _length(payload: bytes) -> int:
+    """How many bytes of a payload tell whether its envelope is one; more than there are if it is cut."""
+    at, left, counted = _ID_END, 1, False
+    while left:
+        start = at
+        while True:
+            if at >= len(payload):
+                return len(payload) + 1
+            at += 1
+            if payload[at - 1] < 0x80:
+                break
+            if at - start >= _VARINT_MAX:
+                return at
+        left -= 1
+        if not counted:
+            numbers = _indexes(payload[_ID_END:at])
+            if numbers is not None:  # no index follows, or none may
+                return at
+            value = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(payload[_ID_END:at]))
+            left, counted = value >> 1, True
+    return at
+
+
+def _by_head(payloads: Array, rows: Rows, length: int) -> list[tuple[bytes, Rows]]:
+    """The rows (ascending) by the first `length` bytes of their payloads."""
+    heads = pc.binary_slice(picked(payloads, rows), 0, length).dictionary_encode()
+    if len(heads.dictionary) == 1:
+        return [(heads.dictionary[0].as_py(), rows)]
+    codes = heads.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    groups = np.split(rows[order], np.cumsum(np.bincount(codes))[:-1])
+    return list(zip(heads.dictionary.to_pylist(), groups, strict=True))
+
+
+def _repeated(value: bytes | None, count: int) -> Array:
+    return arrow.repeat(arrow.scalar(value, pa.binary()), count)
+
+
+def _verdict(head: bytes, length: int, ids: Mapping[int, tuple[int, ...]]) -> bool | str | None:
+    """What the first `length` bytes of a payload say: a whole envelope (True), an error, or that more bytes are needed (None)."""
+    if len(head) < length:
+        return f"its registry envelope {CUT_ENVELOPE}, after {len(head)} bytes"
+    schema_id = int.from_bytes(head[1:_ID_END], "big")
+    if schema_id not in ids:
+        return f"its registry envelope has schema id {schema_id}, which {NO_SUBJECT_ID}"
+    indexes = _indexes(head[_ID_END:])
+    if indexes is None or isinstance(indexes, str):
+        return indexes
+    if indexes != ids[schema_id]:
+        return f"its registry envelope has message indexes {list(indexes)} of schema id {schema_id}, which {OTHER_MESSAGE}"
+    return True
+
+
+def _indexes(data: bytes) -> tuple[int, ...] | str | None:
+    """The message indexes if `data` is exactly them, None if it is too short, a reason if it cannot become any."""
+    numbers: list[int] = []
+    at = 0
+    while at < len(data):
+        value, start = 0, at
+        while True:
+            if at - start >= _VARINT_MAX:
+                return f"its registry envelope {CUT_ENVELOPE}: a message index is longer than {_VARINT_MAX} bytes"
+            if at >= len(data):
+                return None
+            byte = data[at]
+            value |= (byte & 0x7F) << (7 * (at - start))
+            at += 1
+            if byte < 0x80:
+                break
+        numbers.append(value >> 1 ^ -(value & 1))
+    if not numbers:
+        return None
+    count, found = numbers[0], tuple(numbers[1:])
+    if not 0 <= count <= _INDEXES_MAX:
+        return f"its registry envelope {CUT_ENVELOPE}: it has {count} message indexes"
+    if count == 0:
+        return (0,)
+    return found if len(found) == count else None

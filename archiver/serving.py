@@ -1,0 +1,460 @@
+"""The composition root of the daemon: port, application, writer, schedule, and how they begin and end.
+
+Owns the life of one `archiver serve`. The port is up first, so that the daemon is seen to be alive while it waits for what it needs. Then
+everything is opened, tried again as long as it takes; then the jobs run. A request to stop lets in no more records, acknowledges those it
+has, ends the round that is under way, gives the lease back, all within `daemon.shutdown_grace`; what takes longer is left to the next
+leader, who loses nothing. The main thread only waits for signals and feeds the watchdog: it touches no dependency.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from archiver.assemble import Application
+from archiver.clock import Clock, SystemClock
+from archiver.daemon.again import Again
+from archiver.daemon.cycles import Cycles, Told
+from archiver.daemon.dependencies import Dependencies
+from archiver.daemon.notify import Notifier
+from archiver.daemon.opening import Opening
+from archiver.daemon.operations import DaemonOperations
+from archiver.daemon.reload import intervals, plan_reload
+from archiver.daemon.schedule import Schedule, ScheduledJob
+from archiver.daemon.sight import Sight
+from archiver.daemon.signals import Signals
+from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling
+from archiver.daemon.tick import Pace, Tick
+from archiver.daemon.watch import Watch
+from archiver.errors import ArchiverError, RetryLater
+from archiver.exits import FINE, WRONG
+from archiver.ids import IdSource, SystemIds
+from archiver.jobs.looks import Looks
+from archiver.jobs.report import ArchiveReport
+from archiver.opened import Opened
+from archiver.settings import Settings, load_settings
+from archiver.status.document import daemon_document, status_document
+from archiver.status.history import LagHistory
+from archiver.status.journal import Journal, Refusal
+from archiver.status.numbers import Numbers, sources_of
+from archiver.web.app import create_app
+from archiver.web.face import Done, Face, Progress
+from archiver.web.metrics import counting, exposition
+from archiver.web.page import PageValues, page
+from archiver.web.server import WebServer
+from intake.sources.files import FilesState
+
+_log = logging.getLogger(__name__)
+
+PAUSE_S = 0.5
+"""How often the main thread looks around."""
+ALIVE_S = 30.0
+"""A main thread that has not looked around for so long is stuck."""
+FIRST_AUDIT_S, FIRST_CLEANUP_S = 30.0, 60.0
+"""When they run first; a daemon that is restarted often must audit and clean all the same."""
+FIRST_DEEP_AUDIT_S = 600.0
+"""Later than what waits at a start: it reads everything."""
+_FAILED = frozenset({"retry", "unknown", "halted"})
+"""Ends of a commit after which it is looked what became of it."""
+ANSWER_S = 10.0
+"""A dependency that takes longer to answer is taken for absent."""
+LAST_SHARE = 0.25
+"""The end of the grace in which what does not end by itself is cut off."""
+PORT_SHARE = 0.1
+"""The very end, for whoever still waits at the port to be told."""
+
+
+class Daemon:
+    """One `archiver serve`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        path: Path,
+        environ: Mapping[str, str],
+        roles: frozenset[str],
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        """`path` is the configuration file, which is read again at a reload; `roles` are what this process does."""
+        assert settings.metadata.sqlite is not None, "settings demand a metadata store"
+        self._settings = settings
+        self._path = path
+        self._environ = environ
+        self._roles = roles
+        self._clock = clock or SystemClock()
+        self._ids = ids or SystemIds()
+        self._owner = f"{socket.gethostname()}:{os.getpid()}"
+        self._journal = Journal(settings.daemon.cycles_kept)
+        self._cycles = Cycles(self._journal, self._clock)
+        self._numbers = Numbers(self._journal, self._clock, settings.metrics, _version(), roles)
+        self._numbers.declare(settings.topics)
+        history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
+        self._sight = Sight(self._numbers, history, self._clock, self._owner)
+        self._pace = Pace(self._clock)
+        self._tick = Tick(self._round, lambda: [topic.name for topic in self._settings.topics])
+        self._again = Again(self._clock, lambda: self._settings.cleanup.reconcile_after, lambda: self._settings.cleanup.interval)
+        self._operations = DaemonOperations(lambda: self._serving, roles, self._cycles, self._tick, self._numbers)
+        self._notifier = Notifier(environ, self._clock)
+        self._stop = threading.Event()
+        self._reloading = threading.Lock()
+        self._turning = threading.Lock()
+        """Held for a moment, when the start becomes serving and when that becomes the end."""
+        self._opened = Opened(lambda: self._settings, environ, roles, self._clock, self._ids)
+        self._serving: Application | None = None
+        """The application, from when everything is open until the end begins."""
+        self._reading = threading.Lock()
+        self._dependencies = Dependencies(self._clock, environ, roles)
+        self._watch = Watch(self._questions, self._journal, self._clock, ANSWER_S, [self._look])
+        self._schedule = self._jobs()
+        self._looked_s = self._clock.monotonic_s()
+        port = counting(create_app(self._face()), self._numbers.requested, self._clock)
+        self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max)
+
+    def run(self, signals: Signals) -> int:
+        """Serve until asked to stop through `signals`, which are entered; the exit code. Call it in the main thread."""
+        with contextlib.closing(self._notifier):
+            self._server.start()
+            opening = threading.Thread(target=self._open, name="opening", daemon=True)
+            opening.start()
+            while "stop" not in (asked := signals.wait(PAUSE_S)):
+                self._sign_of_life()
+                if "reload" in asked:
+                    threading.Thread(target=self._reload_for_signal, name="reload", daemon=True).start()
+            return self._end(opening)
+
+    # what others see
+
+    def _face(self) -> Face:
+        setting = self._settings.http.admin_token
+        return Face(
+            http=self._settings.http,
+            journal=self._journal,
+            roles=self._roles,
+            writer=lambda: self._opened.writer if self._serving is not None else None,
+            operations=_Asked(self, self._operations),
+            token=lambda: self._opened.token if setting is None else setting.get_secret_value(),
+            cluster_id=lambda: None if (application := self._opened.application) is None else application.cluster.cluster_id,
+            page=self._page,
+            metrics=lambda: exposition(self._numbers.families(self._opened.writer)),
+            alive=self._is_alive,
+            clock=self._clock,
+            version=_version(),
+        )
+
+    def _page(self, query: Mapping[str, str]) -> str:
+        seen, settings, application = self._sight.seen, self._settings, self._opened.application
+        return page(
+            PageValues(
+                standing=seen.standing,
+                journal=self._journal,
+                history=self._sight.history,
+                now_us=self._clock.now_us(),
+                look_interval_s=settings.daemon.watch_interval,
+                version=_version(),
+                owner=self._owner,
+                roles=sorted(self._roles),
+                cluster=settings.cluster,
+                cluster_id=None if application is None else application.cluster.cluster_id,
+                data=settings.data.uri,
+                leader=seen.leader,
+                epoch=seen.epoch,
+                pin=seen.pin,
+                pin_known=seen.pin_known,
+                sources=self._source_states(),
+                query=query,
+            )
+        )
+
+    def _is_alive(self) -> bool:
+        return self._schedule.alive and self._clock.monotonic_s() - self._looked_s < ALIVE_S
+
+    def _sign_of_life(self) -> None:
+        """What the main thread does at each look around."""
+        self._looked_s = self._clock.monotonic_s()
+        if self._schedule.alive:
+            self._notifier.feed()
+        if self._journal.state == "starting":
+            missing = [f"{check.name} ({check.why})" for check in self._journal.checks() if not check.ok]
+            self._notifier.waiting(f"waiting for {'; '.join(missing)}" if missing else "starting")
+
+    # the start
+
+    def _open(self) -> None:
+        """Open everything, however long it takes; then begin to serve."""
+        opened = self._opened
+        if not Opening(opened.steps(), opened.undo, self._journal, self._clock, self._settings.daemon.retry_max).run(self._stop):
+            return
+        self._cycles.run("watch", self._watch.run)
+        with self._turning:
+            if self._stop.is_set():
+                return
+            self._serving = self._opened.application
+            if self._opened.sources is not None:
+                self._opened.sources.start()
+            self._schedule.start()
+            self._journal.becomes("serving")
+        roles = ", ".join(sorted(self._roles))
+        self._notifier.ready(f"serving as {roles}")
+        _log.info("serving as %s", roles, extra={"cluster": self._settings.cluster, "pid": os.getpid()})
+
+    # the jobs
+
+    def _jobs(self) -> Schedule:
+        every, cycle = intervals(self._settings), self._cycles.run
+        jobs = [ScheduledJob("watch", every["watch"], partial(cycle, "watch", self._watch.run), every["watch"])]
+        if "archive" in self._roles:
+            jobs.append(ScheduledJob("tick", every["tick"], partial(cycle, "tick", self._tick.run)))
+        if "reconcile" in self._roles:
+            jobs.append(ScheduledJob("reconcile", None, partial(cycle, "reconcile", self._reconcile)))
+            jobs.append(ScheduledJob("cleanup", every["cleanup"], self._clean_up, FIRST_CLEANUP_S))
+            jobs.append(ScheduledJob("audit", every["audit"], partial(cycle, "audit", self._audit), FIRST_AUDIT_S))
+            if deep_s := self._settings.daemon.deep_audit_interval:
+                jobs.append(ScheduledJob("deep_audit", deep_s, partial(cycle, "deep_audit", self._deep_audit), FIRST_DEEP_AUDIT_S))
+        return Schedule(jobs, self._clock)
+
+    def _round(self, looks: Looks) -> ArchiveReport:
+        with self._pace.round() as progress:
+            run = self._in_service().archiving(progress)
+            try:
+                return run.run(looks=looks)
+            finally:
+                self._numbers.archived(run.report)
+                if any(tried.end in _FAILED for tried in run.report.commits):
+                    self._again.failed()
+                elif run.report.commits:
+                    self._again.fine()
+
+    def _clean_up(self) -> None:
+        """First the views agree as far as they can, then what nobody needs goes."""
+        self._cycles.run("reconcile", self._reconcile)
+        self._cycles.run("cleanup", self._clean)
+
+    def _reconcile(self) -> Told:
+        application = self._in_service()
+        try:
+            report = application.reconciling(_whisper).run("safe")
+        except ArchiverError:
+            self._again.failed()
+            raise
+        self._numbers.reconciled(report)
+        if report.error is not None or any(finding.safe for finding in report.left):
+            self._again.failed()
+        return told_of_reconciling(report)
+
+    def _clean(self) -> Told:
+        application = self._in_service()
+        report = application.cleaning(_whisper).run()
+        self._numbers.cleaned(report)
+        self._sight.pinned(report.pin)
+        application.checkpointer.run_if_due()
+        return told_of_cleaning(report)
+
+    def _audit(self) -> Told:
+        application = self._in_service()
+        told = told_of_audit(application.audit(None))
+        with self._read_alone():
+            self._sight.pinned(application.pinned())
+        return told
+
+    def _deep_audit(self) -> Told:
+        return told_of_audit(self._in_service().audit(None, deep=True, progress=_whisper))
+
+    def _questions(self) -> dict[str, Any]:
+        application = self._opened.application
+        if application is None:
+            return {}
+        tick = {"tick": lambda: self._pace.check(self._settings.daemon.silence_max)} if "archive" in self._roles else {}
+        return self._dependencies.questions(application) | tick
+
+    def _look(self) -> None:
+        """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the next look tells."""
+        application = self._opened.application
+        if application is None:
+            return
+        application.checkpointer.run_if_due()
+        if self._again.due():
+            self._schedule.soon("reconcile")
+        with contextlib.suppress(RetryLater), self._read_alone():
+            self._sight.look(application, self._tick.stuck(), sources_of(self._source_states()))
+        if "intake" in self._roles:
+            with contextlib.suppress(RetryLater):
+                application.declare_missing()
+
+    def _source_states(self) -> tuple[FilesState, ...]:
+        return () if self._opened.sources is None else self._opened.sources.state()
+
+    def _read_alone(self) -> contextlib.AbstractContextManager[None]:
+        """Of those who read the ledger beside the leader, one at a time."""
+        return _alone(self._reading, "the ledger is being read by something that does not come to an end; a catalog may hang")
+
+    def _in_service(self) -> Application:
+        if self._serving is None:
+            raise RetryLater("the daemon is about to stop")
+        return self._serving
+
+    def reconcile_soon(self) -> None:
+        """What was told of one topic may be over: look at all of them."""
+        self._schedule.soon("reconcile")
+
+    # reloading
+
+    def _reload_for_signal(self) -> None:
+        with contextlib.suppress(ArchiverError):  # told in the log
+            self.reload()
+
+    def reload(self) -> Done:
+        """Read the configuration file again. Raises, and nothing has changed: `ConfigInvalid` if it is wrong, `RetryLater` while another
+        reload is under way, and what declaring its topics raises.
+        """
+        try:
+            with _alone(self._reloading, "a reload is under way that does not come to an end; the metadata store may hang"):
+                self._notifier.reloading()
+                try:
+                    return self._reload()
+                finally:
+                    self._notifier.ready(f"serving as {', '.join(sorted(self._roles))}")
+        except ArchiverError as error:
+            _log.error("the configuration is not reloaded, everything goes on as before: %s", error)
+            self._journal.reloaded(Refusal(self._clock.now_us(), str(error), whole=True))
+            raise
+
+    def _reload(self) -> Done:
+        plan = plan_reload(self._settings, load_settings(self._path, self._environ))
+        if self._opened.application is not None:
+            self._opened.application.adopt(plan.settings)  # first: it may fail, and then nothing has changed
+        self._settings = plan.settings
+        self._numbers.declare(plan.settings.topics)
+        self._tick.forget()
+        for change in plan.applied:
+            _log.info("reloaded %s", change)
+        for one in plan.refused:
+            _log.warning("not reloaded: %s", one)
+        if not plan.applied and not plan.refused:
+            _log.info("reloaded: nothing in the configuration has changed; schemas are looked at anew")
+        for name, seconds in intervals(plan.settings).items():
+            self._schedule.every(name, seconds)
+        self._schedule.soon("tick")
+        refused = "; ".join(map(str, plan.refused))
+        self._journal.reloaded(Refusal(self._clock.now_us(), refused, whole=False) if refused else None)
+        return Done(plan.to_json(), WRONG if plan.refused else FINE)
+
+    def status(self) -> dict[str, Any]:
+        """The document of `archiver status`; raises `RetryLater` while not everything is open."""
+        application = self._serving
+        if application is None:
+            raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
+        daemon = daemon_document(self._settings.http.listen, self._journal, self._source_states())
+        daemon["attention"] += self._tick.notes()
+        with self._read_alone():
+            return status_document(application, self._clock.now_us(), self._tick.stuck(), daemon)
+
+    # the end
+
+    def _end(self, opening: threading.Thread) -> int:
+        """Stop within the grace; the exit code."""
+        grace_s = self._settings.daemon.shutdown_grace
+        until_s = self._clock.monotonic_s() + grace_s
+        _log.info("stopping within %g s", grace_s)
+        with self._turning:
+            self._stop.set()
+            self._serving = None
+            self._journal.becomes("stopping")
+        self._notifier.stopping("stopping")
+        self._notifier.longer(grace_s + ALIVE_S)
+        self._schedule.stop()
+        ending = threading.Thread(target=self._close, args=(opening,), name="ending", daemon=True)
+        ending.start()
+        ended = self._ends(ending, until_s - LAST_SHARE * grace_s)
+        application = self._opened.application
+        if not ended and application is not None:
+            _log.warning("the work under way is cut off; the next leader repeats what is not written")
+            application.abandon_spark()
+            ended = self._ends(ending, until_s - PORT_SHARE * grace_s)
+        self._server.stop(max(0.0, until_s - self._clock.monotonic_s()))
+        _log.info("stopped" if ended else "stopped, with work left to the next leader")
+        if not ended:
+            # Threads that hang would hold the process back; what they were at is safe to be cut off anywhere.
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            os._exit(FINE)
+        return FINE
+
+    def _ends(self, thread: threading.Thread, until_s: float) -> bool:
+        """Wait for the thread, alive."""
+        while thread.is_alive() and (left_s := until_s - self._clock.monotonic_s()) > 0:
+            thread.join(min(PAUSE_S, left_s))
+            self._sign_of_life()
+        return not thread.is_alive()
+
+    def _close(self, opening: threading.Thread) -> None:
+        """Everything in its order: first what others wait for."""
+        opening.join()
+        self._opened.close_intake()
+        self._schedule.wait(threading.TIMEOUT_MAX)
+        self._watch.close()
+        self._opened.close()
+
+
+class _Asked:
+    """What comes through the port, as it asks for it."""
+
+    def __init__(self, daemon: Daemon, operations: DaemonOperations) -> None:
+        self._daemon = daemon
+        self._operations = operations
+
+    def status(self) -> dict[str, Any]:
+        return self._daemon.status()
+
+    def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
+        return Done(*self._operations.archive(topic, everything, progress))
+
+    def clean(self, dry_run: bool, progress: Progress) -> Done:
+        return Done(*self._operations.clean(dry_run, progress))
+
+    def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
+        done = Done(*self._operations.reconcile(fix, topic, progress))
+        if fix and topic is not None:
+            self._daemon.reconcile_soon()
+        return done
+
+    def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
+        return Done(*self._operations.replay(topic, files_max, progress))
+
+    def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
+        return Done(*self._operations.audit(topic, progress, deep=deep))
+
+    def reload(self) -> Done:
+        return self._daemon.reload()
+
+
+@contextlib.contextmanager
+def _alone(lock: threading.Lock, why: str) -> Iterator[None]:
+    """Hold the lock; raises `RetryLater` rather than to wait for long."""
+    if not lock.acquire(timeout=ANSWER_S):
+        raise RetryLater(why)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _whisper(line: str) -> None:
+    """Progress of a job: its one line at the end says what it came to."""
+    _log.debug("%s", line)
+
+
+def _version() -> str:
+    try:
+        return version("stream-archiver")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,121 @@
+"""The groups of settings that only the daemon uses: its port, its schedules, its sources.
+
+Plain values only. A component receives its own group, never the whole. The text under a key is its entry in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, StrictBool, StrictInt, model_validator
+
+from archiver.settings_groups import LATER
+from archiver.settings_types import Duration, GlobPath, Group, Listen, Located, Secret, Size, TopicName
+
+
+class HttpSettings(Group):
+    """The daemon's port: health, metrics, the status page, records, administration."""
+
+    listen: Listen = "127.0.0.1:8787"
+    """Address and port; port 0 takes a free one. Loopback, so that nothing is open to others unasked: whoever reaches the port can read
+    the status page and send records. A port that is taken is logged and tried again; it never stops the daemon."""
+    allowed_hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = ()
+    """Names under which the port is called, without a port: of a service, of a proxy that passes the name on. A request whose `Host` is
+    none of them is refused, because a web page could point a name of its own at this machine; addresses, `localhost` and the host in
+    `listen` are always allowed."""
+    admin_token: Secret | None = None
+    """`{env: NAME}` or `{file: PATH}`: the token that `/v1/admin/` asks for. Left out, the daemon makes one at its first start and keeps it
+    beside the metadata store (its path with `.admin-token` behind it), readable by its own user only; commands of the same user find it
+    there."""
+    body_bytes_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 8 * 10**6
+    """Largest request body, in bytes; a larger one is refused before any of it is parsed."""
+    requests_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64
+    """Requests with records that are worked on at the same time; further ones are told to come back later. With `body_bytes_max` it bounds
+    the memory that senders can take."""
+    records_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
+    """Records in one request at most; empty ones take few bytes of a body and more memory than those."""
+    request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
+    """How long a request's body may take to arrive, and its records to be acknowledged; after that they are of unknown outcome."""
+    retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 1.0
+    """What a sender is told to wait (`Retry-After`, in whole seconds) when there is no room for its records."""
+
+
+class MetricsSettings(Group):
+    """What `/metrics` shows."""
+
+    partitions_max: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 1000
+    """Topic partitions that have series of their own, in the order of their names; of the others there is one sum per topic. It bounds the
+    number of series."""
+    topics_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 1000
+    """Topics that have series of their own; the others are summed under the topic `_other`, and so is one of that name."""
+
+
+class DaemonSettings(Group):
+    """`archiver serve`: its schedules and its patience."""
+
+    watch_interval: Annotated[Duration, Field(ge=0.1, le=3600)] = 5.0
+    """Time between two looks at the dependencies, the sources and the lag of every topic partition. It bounds how old `/readyz`, the
+    metrics and the status page are."""
+    audit_interval: Annotated[Duration, Field(ge=1, le=30 * 86400)] = 3600.0
+    """Time between two audits. One reads the manifests of every table."""
+    deep_audit_interval: Annotated[Duration, Field(ge=0, le=90 * 86400)] = 0.0
+    """Time between two deep audits, which read every row of every table on Spark; 0: none by itself. Off by default: how much reading
+    that is, and what it costs at an object store, only you can know. Once a week is a good beginning. A daemon without the role `archive`
+    starts a Spark session for it. A change needs a restart."""
+    shutdown_grace: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
+    """How long the daemon may take to stop after SIGTERM: it takes no more records, writes out and acknowledges what it has, and ends the
+    round that is under way. A round that takes longer is left to the next leader, which loses nothing."""
+    retry_max: Annotated[Duration, Field(ge=0.1, le=3600)] = 15.0
+    """Longest wait between two tries to reach what is missing at the start. It begins with a tenth of a second and doubles."""
+    turn_timeout: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 3600.0
+    """How long work that needs the lease waits for other such work of this daemon, for example a cleaning for a round of archiving, before
+    it gives up until its next time."""
+    confirm_max: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
+    """How long the daemon goes on holding the lease when it cannot read the control log, by its own clock; then it stands down, so that
+    another one can lead. One that was deposed although it held the lease leaves the newer leader alone for as long."""
+    silence_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
+    """A round of archiving that makes no progress for so long is told as the check `tick`, and the daemon is not ready."""
+    history: Annotated[Duration, Field(ge=60, le=7 * 86400)] = 6 * 3600.0
+    """How far back the status page shows the lag. Kept in memory: 480 samples for each of at most `metrics.topics_max` topics."""
+    cycles_kept: Annotated[StrictInt, Field(ge=1, le=10_000)] = 200
+    """Cycles of the scheduled jobs that the status page can show."""
+
+
+class FileSourceSettings(Group):
+    """Files that are taken in by themselves, each exactly once."""
+
+    glob: GlobPath
+    """Which files, for example `inbox/*.jsonl` or `inbox/**/*.parquet`; relative to the configuration file. A file is known by its path and
+    must be complete when it gets a name that matches: write it elsewhere in the same file system, then rename it."""
+    topic: TopicName
+    """The topic that the records go to; one of `topics`."""
+    format: Literal["jsonl", "delimited", "parquet"]
+    """As `archiver produce --format`: record JSON lines, values behind their length as a varint, or Parquet with
+    the same names as columns."""
+    text: StrictBool = False
+    """Whether keys, values and header values in record JSON lines are UTF-8 text instead of base64."""
+    settle: Annotated[Duration, Field(ge=0, le=86400)] = 1.0
+    """How long a file must not have changed before it is taken in, for writers that cannot rename. 0: at once."""
+
+    @model_validator(mode="after")
+    def _text_of_lines(self) -> Self:
+        if self.text and self.format != "jsonl":
+            raise Located([(("text",), f"is for format: jsonl; the values of {self.format} are bytes already, so take it out")])
+        return self
+
+
+class SourceSettings(Group):
+    """Where records come from by themselves. Exactly one of the keys."""
+
+    files: FileSourceSettings | None = None
+    """Files in a folder."""
+    kafka: dict[str, Any] | None = Field(default=None, repr=False)
+    """A Kafka cluster. Comes with a later version."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.kafka is not None:
+            raise Located([(("kafka",), f"a Kafka source: {LATER}; use files: {{glob, topic, format}}")])
+        if self.files is None:
+            raise Located([((), "names no source; add files: {glob: inbox/*.jsonl, topic: orders, format: jsonl}")])
+        return self

@@ -1,0 +1,197 @@
+"""The document of `archiver status`: the same, whether a command makes it or the daemon does.
+
+Reads both logs and looks up what pins intake; changes nothing. Its keys only ever grow in number: programs read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from archiver.errors import Halt
+from archiver.jobs.positions import HeldBack, positions, troubles, whole_backlog
+from archiver.jobs.restored import check_log_is_newest
+from archiver.ledger.fold import LedgerFold
+from archiver.log.lease import Lease
+from archiver.log.store import Log
+from archiver.objects.cluster import ClusterIdentity
+from archiver.objects.store import ObjectStore
+from archiver.settings import Settings
+from archiver.status.advice import beside_topics
+from archiver.status.ages import numbers
+from archiver.status.journal import Journal
+from archiver.status.standing import STAGES, PartitionStanding, TopicStanding, standing
+from archiver.wording import counted, moment
+from intake.backlog import Backlog
+from intake.record_json import format_time
+from intake.sequencer import Sequencer
+from intake.sources.files import FilesState
+from reconcile.pin import Pin, metrics_of
+
+ENDS = "after its time a running writer or the next `archiver archive` aborts it, and opening its transactional id again does so at once"
+"""What becomes of an open transaction that its producer does not end."""
+
+
+class Deployment(Protocol):
+    """What the document is made from; the composed application is one."""
+
+    settings: Settings
+    objects: ObjectStore
+    cluster: ClusterIdentity
+    intake_log: Log
+    control_log: Log
+    lease: Lease
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The way into the intake log."""
+
+    def ledger(self) -> LedgerFold:
+        """The control log, read to its tail."""
+
+    def intake(self) -> Backlog:
+        """The intake log, read to its tail."""
+
+    def pinned(self) -> Pin | None:
+        """What holds the oldest intake file that is needed."""
+
+
+def status_document(
+    at: Deployment, now_us: int, stuck: Mapping[str, str] | None = None, daemon: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Where the logs, the leadership and every topic stand at `now_us`.
+
+    `stuck` says, per topic that the last round left halted or deferred, why: known to a daemon only. `daemon` is what the daemon beside
+    says of itself (`daemon_document`), with or without `attention` and `sources`. Raises what reading the logs and the tables' metadata
+    raises.
+    """
+    ledger = at.ledger()  # first, or an archive may seem to reach beyond the intake log
+    intake, pin = at.intake(), at.pinned()
+    found = standing(intake, ledger, at.settings.topics, now_us, stuck or {}, archive=at.settings.archive)
+    lost = _lost(at, intake, now_us)
+    attention = list(found.differences) if lost is None else [lost]
+    overdue: dict[int, str] = {}
+    topics: list[dict[str, Any]] = []
+    for topic in found.topics:
+        placed = positions(intake, ledger, topic.topic_id)
+        if topic.pending:
+            pending = counted(topic.pending, "archive that is", "archives that are")
+            attention.append(f"topic {topic.topic} has {pending} in no table yet; run `archiver archive --topic {topic.topic}`")
+        attention += troubles(topic.topic, placed) + _broken(topic)
+        overdue |= {item.held.producer_id: _overdue(item.held, now_us) for item in placed if item.held and item.held.deadline_us <= now_us}
+        backlog_rows, backlog_bytes = whole_backlog(placed)
+        topics.append(
+            {
+                "topic": topic.topic,
+                "records": sum(item.next for item in placed),
+                "archived": sum(item.watermark for item in placed),
+                "backlog_rows": backlog_rows,
+                "backlog_bytes": backlog_bytes,
+                "pending_archives": topic.pending,
+                "held": [{"partition": item.partition, **item.held.to_json()} for item in placed if item.held is not None],
+                **_standing_of(topic),
+            }
+        )
+    return {
+        "cluster": at.cluster.name,
+        "cluster_id": at.cluster.cluster_id,
+        "data": at.settings.data.uri,
+        "leader": at.lease.holder(),
+        "epoch": ledger.epoch,
+        "intake_log": {"floor": at.intake_log.floor(), "tail": intake.next_index},
+        "control_log": {"floor": at.control_log.floor(), "tail": ledger.next_index},
+        "topics": topics,
+        "pinned": None if pin is None else pin.to_json(now_us),
+        "metrics": metrics_of(pin, now_us),
+        "attention": attention + list(overdue.values()) + _beside(daemon),
+        "daemon": None if daemon is None else dict(daemon),
+    }
+
+
+def daemon_document(address: str, journal: Journal, sources: Sequence[FilesState] = ()) -> dict[str, Any]:
+    """What a daemon says of itself, for `status_document`; `/readyz` says the same of its state and its checks."""
+    checks = [{"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)} for check in journal.checks()]
+    return {
+        "address": address,
+        "state": journal.state,
+        "ready": journal.ready,
+        "checks": checks,
+        "sources": [_source(source) for source in sources],
+        "attention": [f"{item.what}. {item.todo}" for item in beside_topics(journal, sources)],
+    }
+
+
+def _source(source: FilesState) -> dict[str, Any]:
+    return {
+        "glob": source.glob,
+        "topic": source.topic,
+        "looked": None if source.looked_us is None else format_time(source.looked_us),
+        "waiting": source.waiting,
+        "in_work": source.in_work,
+        "finished": source.finished,
+        "gone": source.gone,
+        "failed": source.failed,
+        "problems": [{"path": problem.path, "why": problem.why} for problem in source.problems],
+        "trouble": source.trouble,
+    }
+
+
+def _standing_of(topic: TopicStanding) -> dict[str, Any]:
+    return {
+        "kind": topic.kind,
+        "last_commit": None if topic.last_commit_us is None else format_time(topic.last_commit_us),
+        "valid_through": None if topic.valid_through_us is None else format_time(topic.valid_through_us),
+        "stuck": topic.stuck,
+        "partitions": [_partition(partition) for partition in topic.partitions],
+    }
+
+
+def _partition(partition: PartitionStanding) -> dict[str, Any]:
+    lags = {stage: partition.stages[stage] for stage in STAGES if stage in partition.stages}
+    return {
+        "partition": partition.partition,
+        "start": partition.start,
+        "next": partition.next,
+        "stages": {stage: {"offset": lag.offset, "lag_records": lag.records, "lag_seconds": lag.seconds} for stage, lag in lags.items()},
+        "cause": partition.cause,
+        "reason": partition.reason,
+    }
+
+
+def _lost(at: Deployment, intake: Backlog, now_us: int) -> str | None:
+    """Why an empty intake log is not that of a new deployment: the folder tells of another one."""
+    if intake.next_index:
+        return None
+    try:
+        check_log_is_newest(at.objects, at.intake_log, at.control_log, at.sequencer.refresh, now_us)
+    except Halt as error:
+        return str(error)
+    return None
+
+
+def _broken(topic: TopicStanding) -> list[str]:
+    """What keeps the topic from being archived, and is said nowhere else."""
+    found = [f"topic {topic.topic}: {topic.stuck}"] if topic.stuck is not None else []
+    broken: dict[str | None, list[int]] = {}
+    for partition in topic.partitions:
+        if partition.cause in ("restored", "unconfigured"):
+            broken.setdefault(partition.reason, []).append(partition.partition)
+    several = ((reason, f"partition{'s' * (len(places) > 1)} {numbers(places)}") for reason, places in broken.items())
+    return [*found, *(f"topic {topic.topic} {where}: {reason}" for reason, where in several)]
+
+
+def _overdue(held: HeldBack, now_us: int) -> str:
+    """An open transaction that nobody ended though its time is over."""
+    return f"transaction {held.described(now_us)} holds archiving back, and its time was over at {moment(held.deadline_us)}; {ENDS}"
+
+
+def _beside(daemon: Mapping[str, Any] | None) -> list[str]:
+    """What is wrong with the daemon, and what it alone knows to be wrong."""
+    if daemon is None:
+        return []
+    known = [str(line) for line in daemon.get("attention", ())]
+    if daemon["ready"]:
+        return known
+    silent = [f"{check['name']}: {check['why']}" for check in daemon["checks"] if not check["ok"]]
+    told = f"the daemon at {daemon['address']} is not ready ({daemon['state']})"
+    return [told + (f": {'; '.join(silent)}" if silent else ""), *known]

@@ -1,0 +1,305 @@
+"""Where one record is, and why it is not further: the decision alone.
+
+Pure: from what was seen of one offset in logs, store and table to one state, an exit code and the reasons. Promises to say that something
+is wrong only of what was seen to be wrong, and that all is well only where it was seen; what could not be looked at is `unknown`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from archiver.exits import FINE, UNTOLD, USAGE, WRONG
+from archiver.jobs.positions import HeldBack
+from archiver.wording import counted, moment
+from intake.aborted import Aborted
+
+State = Literal[
+    "beyond_end",
+    "in_transaction",
+    "behind_transaction",
+    "aborted",
+    "waiting",
+    "pending",
+    "committed",
+    "archived",
+    "retired",
+    "removed",
+    "missing",
+    "doubled",
+    "damaged",
+    "unknown",
+]
+"""beyond_end: there is no such offset yet · in_transaction: part of an open one · behind_transaction: stable only when an open one has
+ended · aborted: a gap, no record · waiting: in intake, not archived · pending: in an archive that no table has yet · committed: once in
+the table · archived: in an archive, and the topic has no table · removed: somebody deleted it from the table · missing, doubled, damaged:
+something is wrong with it · unknown: it cannot be told."""
+
+CODES: dict[State, int] = {
+    "beyond_end": USAGE,
+    "missing": WRONG,
+    "doubled": WRONG,
+    "damaged": WRONG,
+    "unknown": UNTOLD,
+}
+"""Exit codes; 0 for all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSight:
+    """Where the intake log and the intake files have it."""
+
+    log_index: int
+    shelf: str | None
+    """The object in which the log keeps that, if it does not itself."""
+    key: str
+    row_group: int
+    row: int
+    """Inside the row group."""
+    gone: bool
+    """The intake file is not there any more."""
+    condemned_us: int | None
+    """When it was condemned; None if it was not."""
+    damage: str | None
+    """Why the record cannot be read from the file, though the file is there."""
+    accept_us: int | None
+    """None where the file cannot tell."""
+    ingest_us: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSight:
+    """The archive that holds it, by its key."""
+
+    key: str
+    base: int
+    end: int
+    epoch: int
+    stored_us: int | None
+    """When it was stored, by the store's clock; None if it is gone."""
+    pending: bool
+    """By the ledger, no table has it yet."""
+    control_index: int | None
+    """Of the entry of the control log, while it is pending."""
+    damage: str | None
+    """Why it is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSight:
+    """A live data file of the table in which it may be."""
+
+    path: str
+    rows: int | None
+    """Rows with its coordinates; None if the file could not be read."""
+    snapshot_id: int
+    """That added the file."""
+    why: str | None
+    """Why it could not be read."""
+    gone: bool = False
+    remade: bool = False
+    """It is an archive that a replay made anew, and so came with another snapshot than the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSight:
+    """One snapshot of the table."""
+
+    snapshot_id: int
+    time_us: int
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableSight:
+    """The topic's table as far as it concerns the offset."""
+
+    name: str
+    catalog: str
+    snapshot_id: int | None
+    files: tuple[FileSight, ...]
+    added: SnapshotSight | None
+    """The commit of ours that brought it; None if that is expired, or does not say."""
+    removed: SnapshotSight | None
+    """The foreign snapshot that took it away."""
+    visible: int | None
+    """With delete files applied, rows with its coordinates; None where there are no delete files."""
+    undeletable: str | None = None
+    """Why delete files could not be applied."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that was seen."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    kind: Literal["none", "parquet", "iceberg", "unconfigured"]
+    next: int
+    stable: int
+    watermark: int
+    """By the ledger."""
+    written: int
+    """Archives are in the ledger up to here."""
+    start: int = 0
+    """First offset that retention has left."""
+    transaction: HeldBack | None = None
+    """The open one that it is part of, or waits for."""
+    own: bool = False
+    """It is part of that transaction."""
+    gap: bool = False
+    aborted: Aborted | None = None
+    unread: str | None = None
+    """Why the intake log could not be asked about it: a damaged shelf."""
+    intake: IntakeSight | None = None
+    archive: ArchiveSight | None = None
+    table: TableSight | None = None
+    no_table: str | None = None
+    """Why there is no table to look at, or none that could be."""
+    reason: str | None = None
+    """What holds it back in intake or before the table."""
+    halted: str | None = None
+    """What somebody must put right before the topic goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer."""
+
+    facts: Facts
+    state: State
+    why: str
+    """One sentence or a few, for people."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 it was found and is fine, or never will be; 1 something is wrong; 2 it cannot be told; 3 there is no such offset."""
+        return CODES.get(self.state, FINE)
+
+
+def explain(facts: Facts) -> Explanation:
+    """What became of the offset."""
+    state, why = _state(facts)
+    return Explanation(facts, state, why)
+
+
+def _state(facts: Facts) -> tuple[State, str]:
+    if facts.offset >= facts.next:
+        there = f"has {counted(facts.next, 'offset')}, 0 to {facts.next - 1}" if facts.next else "has no offset yet"
+        return "beyond_end", f"partition {facts.partition} {there}; the next record gets offset {facts.next}"
+    if facts.offset < facts.start:
+        still = "; its table still has the row" if _seen(facts.table) else ""
+        return "retired", f"it is older than the topic's retention, which has left everything from offset {facts.start} on{still}"
+    if facts.gap:
+        return _gap(facts)
+    if facts.offset >= facts.stable:
+        return _open(facts)
+    table = facts.table
+    seen = _seen(table)
+    if seen and table is not None:
+        return _in_table(facts, table, seen)
+    if facts.offset < facts.watermark:
+        return _below(facts)
+    if facts.offset < facts.written:
+        return _pending(facts)
+    return _in_intake(facts, "waiting", f"it is accepted and not archived: {facts.reason or facts.halted or 'nothing archives it'}")
+
+
+def _seen(table: TableSight | None) -> int:
+    """Rows in the table, as its readers see them."""
+    if table is None:
+        return 0
+    return table.visible if table.visible is not None else sum(file.rows or 0 for file in table.files)
+
+
+def _gap(facts: Facts) -> tuple[State, str]:
+    if _seen(facts.table):
+        return "damaged", "it belongs to an aborted transaction, and the table has a row of it all the same"
+    if facts.aborted is None:
+        return "aborted", "it belongs to an aborted transaction, so nobody ever sees it; by which one is not known any more"
+    by = facts.aborted
+    who = f"transaction {by.transactional_id} of producer {by.producer_id} (epoch {by.epoch})"
+    ended = f"entry {by.log_index} of the intake log ended it at {moment(by.ended_us)}"
+    return "aborted", f"it belongs to an aborted transaction, so nobody ever sees it: {who}; {by.how}, {ended}"
+
+
+def _open(facts: Facts) -> tuple[State, str]:
+    held = facts.transaction
+    if held is None:
+        return "unknown", f"it is not stable (that ends at {facts.stable}), and no open transaction was seen; ask again"
+    who = f"transaction {held.transactional_id or held.producer_id} of producer {held.producer_id} (epoch {held.epoch})"
+    times = f"open since {moment(held.since_us)}; it ends by itself at {moment(held.deadline_us)}, when it is aborted"
+    if facts.own:
+        return _in_intake(facts, "in_transaction", f"it is part of {who}, {times}, unless its producer commits it before")
+    behind = f"it is behind offset {facts.stable}, where {who} begins, {times}; nothing behind that is archived or shown before"
+    return _in_intake(facts, "behind_transaction", behind)
+
+
+def _in_intake(facts: Facts, state: State, why: str) -> tuple[State, str]:
+    """What stands in intake alone must be whole there."""
+    if facts.unread is not None:
+        return "unknown", f"{why}; where the intake log has it cannot be told: {facts.unread}"
+    if facts.intake is None:
+        return "missing", "no intake file holds it: the intake log is damaged; restore it"
+    if facts.intake.gone:
+        return "missing", f"no archive holds it, and its intake file {facts.intake.key} is gone; restore that file from a copy"
+    if facts.intake.damage is not None:
+        return "damaged", f"no archive holds it, and it cannot be read from intake: {facts.intake.damage}"
+    return state, why
+
+
+def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
+    holding = [file for file in table.files if file.rows]
+    if seen > 1:
+        where = ", ".join(file.path for file in holding)
+        return "doubled", f"table {table.name} has it {seen} times: {where}"
+    if facts.archive is not None and facts.archive.damage is not None and any(file.path.endswith(facts.archive.key) for file in holding):
+        return "damaged", f"table {table.name} has it, in an archive that is not what was written: {facts.archive.damage}"
+    late = "" if facts.offset < facts.watermark else ", and the ledger will learn of it with the next round"
+    halted = "" if facts.halted is None else f"; but the topic does not go on: {facts.halted}"
+    return "committed", f"table {table.name} has it once{late}{halted}"
+
+
+def _below(facts: Facts) -> tuple[State, str]:
+    """The ledger counts it as committed, and no row was seen."""
+    if facts.kind == "parquet":
+        if facts.archive is None:
+            return "missing", "the ledger counts it as archived, and no archive holds it; restore the archive from a copy"
+        if facts.archive.damage is not None:
+            return "damaged", f"its archive is not what was written: {facts.archive.damage}"
+        return "archived", "an archive holds it; the topic has no table"
+    if facts.table is None:
+        what = facts.no_table or "the configuration names no table of the topic"
+        return "unknown", f"the ledger counts it as committed, and the table could not be looked at: {what}"
+    table = facts.table
+    gone = [file.path for file in table.files if file.gone]
+    if gone:
+        return "damaged", f"table {table.name} counts on {', '.join(gone)}, which is gone; restore it from a copy"
+    unread = [f"{file.path}: {file.why}" for file in table.files if file.rows is None]
+    if table.undeletable is not None or unread:
+        return "unknown", f"some of table {table.name} could not be read: {'; '.join(filter(None, [table.undeletable, *unread]))}"
+    if table.removed is not None:
+        by = table.removed
+        return (
+            "removed",
+            f"somebody took it out of table {table.name}: snapshot {by.snapshot_id} ({by.operation}) of {moment(by.time_us)}",
+        )
+    if table.visible is not None:
+        return "removed", f"a delete file of table {table.name} hides it; by which snapshot is not known"
+    halted = "" if facts.halted is None else f" The topic does not go on: {facts.halted}"
+    return "missing", f"the ledger counts it as committed, and no live file of table {table.name} has it.{halted}"
+
+
+def _pending(facts: Facts) -> tuple[State, str]:
+    archive = facts.archive
+    if archive is None:
+        return "unknown", "the ledger has an archive of it that no table has yet, and the archive was not seen; ask again"
+    if archive.stored_us is None:
+        return "damaged", f"its archive {archive.key} waits for its commit, and is gone; the next round cannot commit it"
+    if archive.damage is not None:
+        return "damaged", f"its archive waits for its commit, and is not what was written: {archive.damage}"
+    # What keeps the table from being seen keeps it from being committed as well.
+    waits = facts.halted or facts.no_table or facts.reason or "the next round commits it"
+    return "pending", f"it is archived, and no table has it yet: {waits}"

@@ -1,0 +1,147 @@
+"""What a daemon did lately: its cycles, the checks of its dependencies, its newest audit. For people, `/readyz` and the metrics.
+
+Owns nothing but memory, and bounds it; a restarted daemon begins with an empty journal. Safe for several threads. Must never be read to
+decide anything about data: that is in the logs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from archiver.redaction import redacted, redacted_document
+
+Outcome = Literal["fine", "wrong", "untold", "skipped"]
+"""fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again · skipped: another process leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """One run of a scheduled job, or of a command that came through the port."""
+
+    job: str
+    """tick, reconcile, cleanup, audit, deep_audit or watch; replay and repair, which only people ask for."""
+    began_us: int
+    seconds: float
+    outcome: Outcome
+    line: str
+    """What it did, for people, on one line."""
+    document: dict[str, Any] = field(default_factory=dict)
+    """The job's report, as the command of the same name prints it with `--output json`; empty if there is none."""
+    idle: bool = False
+    """It found nothing to do: counted, and shown while it is the newest of its job, but not kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Whether a dependency answered when it was last asked."""
+
+    name: str
+    """For example `metadata`, `objects`, `catalog local`, `java`."""
+    ok: bool
+    why: str
+    """Empty while it answers."""
+    since_us: int
+    """Since when it is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What of the configuration file is not in force since it was read again."""
+
+    at_us: int
+    why: str
+    whole: bool
+    """The file is wrong, and nothing of it was taken; else some of its keys were not."""
+
+
+class Journal:
+    """The newest of everything."""
+
+    def __init__(self, cycles_kept: int) -> None:
+        self._lock = threading.Lock()
+        self._cycles: deque[Cycle] = deque(maxlen=cycles_kept)
+        self._newest: dict[str, Cycle] = {}
+        self._sums: dict[tuple[str, Outcome], tuple[int, float]] = {}
+        self._checks: dict[str, Check] = {}
+        self._state = "starting"
+        self._refusal: Refusal | None = None
+
+    def add(self, cycle: Cycle) -> None:
+        """A cycle has ended. Its texts are kept without the secrets that this process knows."""
+        cycle = replace(cycle, line=redacted(cycle.line), document=redacted_document(cycle.document))
+        with self._lock:
+            if not cycle.idle:  # or there would be nothing else to see after some minutes
+                self._cycles.append(cycle)
+            self._newest[cycle.job] = cycle
+            key = (cycle.job, cycle.outcome)
+            count, seconds = self._sums.get(key, (0, 0.0))
+            self._sums[key] = (count + 1, seconds + cycle.seconds)
+
+    def cycles(self) -> list[Cycle]:
+        """Those that were not idle, the newest first."""
+        with self._lock:
+            return list(reversed(self._cycles))
+
+    def newest(self, job: str) -> Cycle | None:
+        """The last cycle of a job, however long ago; None if there was none since the daemon began."""
+        with self._lock:
+            return self._newest.get(job)
+
+    def counts(self) -> dict[tuple[str, Outcome], int]:
+        """How many cycles of each job ended how, since the daemon began."""
+        return {key: count for key, (count, _) in self.sums().items()}
+
+    def sums(self) -> dict[tuple[str, Outcome], tuple[int, float]]:
+        """How many cycles of each job ended how, and how long those took together, since the daemon began."""
+        with self._lock:
+            return dict(self._sums)
+
+    def checked(self, name: str, why: str | None, now_us: int) -> Check:
+        """A dependency was asked; `why` it does not answer, None if it does. The check, with the time since when it is so."""
+        with self._lock:
+            before = self._checks.get(name)
+            ok = why is None
+            since_us = before.since_us if before is not None and before.ok == ok else now_us
+            check = self._checks[name] = Check(name, ok, redacted(why or ""), since_us)
+            return check
+
+    def unchecked(self, name: str) -> None:
+        """A dependency is none any more, and is not asked."""
+        with self._lock:
+            self._checks.pop(name, None)
+
+    def checks(self) -> list[Check]:
+        """In the order of their names."""
+        with self._lock:
+            return [self._checks[name] for name in sorted(self._checks)]
+
+    def reloaded(self, refusal: Refusal | None) -> None:
+        """The configuration file was read again; what of it was refused, None if nothing was."""
+        with self._lock:
+            self._refusal = None if refusal is None else replace(refusal, why=redacted(refusal.why))
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """What the last reload refused; None if nothing, or if there was none."""
+        with self._lock:
+            return self._refusal
+
+    @property
+    def state(self) -> str:
+        """starting, serving or stopping."""
+        with self._lock:
+            return self._state
+
+    def becomes(self, state: Literal["starting", "serving", "stopping"]) -> None:
+        """The daemon goes on to its next state."""
+        with self._lock:
+            self._state = state
+
+    @property
+    def ready(self) -> bool:
+        """It serves, and every dependency of its roles answered when it was last asked."""
+        with self._lock:
+            return self._state == "serving" and all(check.ok for check in self._checks.values())

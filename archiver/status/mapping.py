@@ -1,0 +1,152 @@
+"""A topic's mapping for people and programs: which Protobuf field stands in which column, and since when; and what a newer schema would
+change. Pure: reads recorded schemas and decides as archiving does, but writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from archiver.schema.descriptors import Source
+from archiver.schema.differences import field_text
+from archiver.schema.evolve import SideName, type_text
+from archiver.schema.layout import Json
+from archiver.schema.past import inside, mapped, translations, trees_of
+from archiver.schema.recorded import SourceSchema, TopicSchema
+from archiver.schema.state import Decision, decide
+from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED, MessageTree, Shape
+
+_SIDES: tuple[SideName, SideName] = ("key", "value")
+_OURS = frozenset({RAW, PREFIX, ERR, UNRECOGNIZED})
+
+
+@dataclass(frozen=True, slots=True)
+class MappedField:
+    """One field of a message and its column. A field that changed its column has a line for each."""
+
+    side: SideName
+    field: str
+    """Names of the Protobuf fields from the top; of a dropped one as it was called last."""
+    path: str
+    """Field numbers from the top."""
+    protobuf_type: str
+    column: str
+    """Names of the columns from the top."""
+    type: str
+    """The column's Iceberg type."""
+    field_id: int
+    active: bool
+    """Whether records of the newest version stand there; False: the column is dropped, and older rows have their values."""
+    versions: tuple[int, ...]
+    """The schema versions in which the field has that column."""
+
+    def to_json(self) -> dict[str, object]:
+        """As a document has it."""
+        return asdict(self)
+
+
+def mapping_of(history: Sequence[TopicSchema]) -> list[MappedField]:
+    """Every field of every version with its column, in the order of the paths; `history` has the oldest version first."""
+    if not history:
+        return []
+    found: dict[tuple[SideName, int], MappedField] = {}
+    for schema, ids in zip(history, translations(history), strict=True):
+        for index, (side, recorded) in enumerate(zip(_SIDES, schema.sides(), strict=True)):
+            if recorded is None:
+                continue
+            columns = _columns(history[-1].schema()["fields"][index])
+            tree = trees_of(recorded.source(), f"recorded schema {schema.version}").tree
+            for path, names, kind in _fields(tree, "", ""):
+                number = _id_of(recorded, ids, path)
+                if number is None or number not in columns:
+                    continue  # a field that the version's own code did not map
+                column, column_type = columns[number]
+                before = found.get((side, number))
+                versions = (*(() if before is None else before.versions), schema.version)
+                active = schema is history[-1]
+                found[side, number] = MappedField(side, names, path, kind, column, column_type, number, active, versions)
+    return sorted(found.values(), key=lambda one: (one.side, [int(part) for part in one.path.split("/")], one.versions))
+
+
+@dataclass(frozen=True)
+class SchemaPlan:
+    """What newer messages would do to a topic's columns."""
+
+    topic: str
+    recorded: int | None
+    """The newest version in the ledger; None: there is none."""
+    decision: Decision
+    unchanged: tuple[MappedField, ...]
+    """The fields about which there is nothing to say."""
+
+    def to_json(self) -> dict[str, object]:
+        """The document of `archiver schema plan`."""
+        return {
+            "topic": self.topic,
+            "version": self.decision.schema.version,
+            "recorded_version": self.recorded,
+            "changes": [asdict(change) for change in self.decision.changes],
+            "unchanged": [one.column for one in self.unchanged],
+            "compatible": self.decision.compatible,
+        }
+
+
+def plan_of(topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None) -> SchemaPlan:
+    """What archiving would do if these were the newest messages. Raises ConfigInvalid for a message that is not mapped.
+
+    Ids of new columns are those that follow the recorded ones; a table with columns of somebody else's has later ones.
+    """
+    decision = decide(topic, history, key, value)
+    changed = {(change.side, change.path) for change in decision.changes if change.path}
+    now = [*history, decision.schema] if decision.schema not in history else list(history)
+    active = [one for one in mapping_of(now) if one.active]
+    unchanged = tuple(one for one in active if not any((one.side, above) in changed for above in _with_above(one.path)))
+    return SchemaPlan(topic, history[-1].version if history else None, decision, unchanged)
+
+
+def first_version(source: Source, side: SideName) -> list[TopicSchema]:
+    """The history of a topic that has had one schema, for a comparison of two schemas without a topic."""
+    key, value = (source if name == side else None for name in _SIDES)
+    return [decide("schema", (), key, value).schema]
+
+
+def with_envelope_of(source: Source, recorded: SourceSchema | None) -> Source:
+    """A schema that is not registered yet, with the ids of those before it: that it gets one more is no change to speak of."""
+    return source if recorded is None else replace(source, envelope=recorded.envelope)
+
+
+def _with_above(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _id_of(recorded: SourceSchema, ids: Mapping[int, int], path: str) -> int | None:
+    number = recorded.field_ids.get(path)
+    return None if number is None else ids.get(number, number)
+
+
+def _fields(tree: MessageTree, numbers: str, names: str) -> Iterator[tuple[str, str, str]]:
+    """Path of numbers, path of names and Protobuf type of every field, depth first."""
+    for one in tree.fields:
+        path, name = f"{numbers}{one.number}", f"{names}{one.name}"
+        yield path, name, field_text(one) if one.message is None else field_text(one).replace(one.kind.value, one.message.full_name)
+        if one.message is not None:
+            yield from _fields(one.message, f"{path}/2/" if one.shape is Shape.MAP else f"{path}/", f"{name}.")
+
+
+def _columns(column: Json) -> dict[int, tuple[str, str]]:
+    """Names from the top and type of every column inside one, by id."""
+    found: dict[int, tuple[str, str]] = {}
+
+    def walk(struct: Json, above: str) -> None:
+        for number, one in mapped(struct).items():
+            if one["name"] in _OURS:
+                continue
+            found[number] = f"{above}.{one['name']}", type_text(one["type"])
+            if isinstance(one["type"], dict):
+                below: object = inside(one)[0]
+                if isinstance(below, dict) and below["type"] == "struct":
+                    walk(below, found[number][0])
+
+    walk(column["type"], column["name"])
+    return found

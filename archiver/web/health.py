@@ -1,0 +1,48 @@
+"""Whether the process lives, and whether it is ready: two different questions.
+
+Alive never depends on anything outside of the process, so that nobody kills a daemon because a store is away. Ready says what is missing.
+"""
+
+from __future__ import annotations
+
+import re
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from archiver.daemon_proof import PROOF_HEADER, proof
+from archiver.web.answers import refusal
+from archiver.web.face import Face
+from intake.record_json import format_time
+
+_CHALLENGE = re.compile(r"[0-9a-f]{32,64}")
+
+
+class Health:
+    """The two answers; neither waits for anything."""
+
+    def __init__(self, face: Face) -> None:
+        self._face = face
+
+    async def alive(self, request: Request) -> Response:
+        """200 while the daemon's own threads run; with a `challenge`, the proof that the daemon knows the token."""
+        challenge, token = request.query_params.get("challenge"), self._face.token()
+        if challenge is not None and not _CHALLENGE.fullmatch(challenge):
+            raise refusal(400, "a challenge is 32 to 64 hex digits, in lower case")
+        headers = {} if challenge is None or token is None else {PROOF_HEADER: proof(token, challenge)}
+        alive = self._face.alive()
+        document = {"alive": alive, "version": self._face.version, "roles": sorted(self._face.roles)}
+        return JSONResponse(document, 200 if alive else 503, headers)
+
+    async def ready(self, _: Request) -> Response:
+        """200 while it serves and every dependency answers; each check with why and since when."""
+        journal = self._face.journal
+        ready = journal.ready
+        document = {
+            "ready": ready,
+            "state": journal.state,
+            "checks": [
+                {"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)} for check in journal.checks()
+            ],
+        }
+        return JSONResponse(document, 200 if ready else 503)

@@ -1,0 +1,100 @@
+"""Values to Prometheus' text, and requests to counts.
+
+Owns the only use of prometheus_client. Keeps no number: each scrape is made from the families it is given, by the table of metrics
+(`archiver.telemetry_metrics`), and from what the system says of this process. Must never raise because of a label's value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from archiver.clock import Clock
+from archiver.status.families import Family, Spread
+from archiver.telemetry_metrics import METRICS, ROUTES
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_TOPIC_RECORDS: Final = re.compile(r"/v1/topics/[^/]+/records")
+
+
+def exposition(families: Iterable[Family]) -> bytes:
+    """The families, and the numbers of this process, in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Given([*map(_metric, families), *_process()]))
+    return generate_latest(registry)
+
+
+def counting(application: Application, requested: Callable[[str, int, float], None], clock: Clock) -> Application:
+    """The ASGI application, with every answered request told to `requested`: route (one of `ROUTES`), status, seconds."""
+
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await application(scope, receive, send)
+            return
+        began_s, status = clock.monotonic_s(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await application(scope, receive, noted)
+        finally:
+            requested(route_of(scope["path"]), status, clock.monotonic_s() - began_s)
+
+    return counted
+
+
+def route_of(path: str) -> str:
+    """The route behind a path, as a name from a closed set."""
+    if _TOPIC_RECORDS.fullmatch(path):
+        return "/v1/topics/{topic}/records"
+    return path if path in ROUTES else "other"
+
+
+class _Given(Collector):
+    """Metrics that were made before."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._metrics
+
+
+def _metric(family: Family) -> Metric:
+    told = METRICS[family.name]
+    if family.spread is not None:
+        return _histogram(family.name, told.text, family.spread)
+    kind = CounterMetricFamily if told.kind == "counter" else GaugeMetricFamily
+    metric = kind(family.name, told.text, labels=told.labels)
+    for labels, value in sorted(family.samples.items()):
+        metric.add_metric(labels, value)
+    return metric
+
+
+def _histogram(name: str, text: str, spread: Spread) -> Metric:
+    bounds = [*(str(bound) for bound in spread.bounds), "+Inf"]
+    return HistogramMetricFamily(name, text, buckets=list(zip(bounds, accumulate(spread.counts), strict=True)), sum_value=spread.total)
+
+
+def _process() -> Iterator[Metric]:
+    """Memory, file descriptors, processor time and start of this process, with our words for them."""
+    for metric in ProcessCollector(registry=None).collect():
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        if name in METRICS:
+            metric.documentation = METRICS[name].text
+            yield metric

@@ -1,0 +1,312 @@
+"""The table of everything the port answers to, and the OpenAPI document that is made of it.
+
+Owns paths, parameters, bodies and statuses: the routes are built from the same table (`archiver.web.app`), so that none is left out of the
+document. Must never list what is not there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+API_VERSION = "1.0"
+JSON, NDJSON, TEXT, HTML = "application/json", "application/x-ndjson", "text/plain", "text/html"
+PROTOBUF = ("application/x-protobuf", "application/vnd.archiver.records+protobuf")
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One status of an operation."""
+
+    text: str
+    media: str = JSON
+    schema: str = "Error"
+    """The name of a component, or `string` for plain text."""
+    retry_after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A method of a path."""
+
+    name: str
+    method: Literal["GET", "POST"]
+    path: str
+    summary: str
+    text: str
+    answers: dict[int, Answer]
+    parameters: tuple[Schema, ...] = ()
+    bodies: dict[str, Schema] | None = None
+    body_required: bool = True
+    admin: bool = False
+    """Asks for the token."""
+
+
+_NOT_OURS = Answer("the Host or Origin header is not this port's: a web page of somebody else asked; nothing was done")
+_BROKEN = Answer("an error in the daemon; its log says more")
+_NO_ROOM = Answer("too many requests are under way; nothing was done", retry_after=True)
+_ADMIN_ANSWERS = {
+    401: Answer("no token; send it as Authorization: Bearer TOKEN"),
+    403: Answer("the token is wrong, or the Host or Origin header is not this port's; nothing was done"),
+    429: _NO_ROOM,
+    500: _BROKEN,
+    503: Answer("the daemon knows no token yet, or what it asked does not answer; nothing was done", retry_after=True),
+}
+_BODY_ANSWERS = {
+    400: Answer("the body is not what it should be; nothing was done"),
+    408: Answer("the body did not arrive in time; nothing was done"),
+    413: Answer("the body is too large; nothing was done"),
+    415: Answer("the body is of a type, charset or content encoding that is not taken; nothing was done"),
+}
+_STREAM = Answer(
+    "the work has begun: lines {progress}, {alive} at least every 5 s, and at the end one line {done} or {error}. It goes on if the "
+    "client leaves.",
+    NDJSON,
+    "AdminLine",
+)
+_SCOPE: Schema = {"type": ["string", "null"], "description": "Only this topic, or some of its partitions: orders, orders:3, orders:0-3."}
+
+
+def _body(properties: dict[str, Schema]) -> dict[str, Schema]:
+    return {JSON: {"type": "object", "properties": properties, "additionalProperties": False}}
+
+
+def _admin(name: str, summary: str, text: str, properties: dict[str, Schema], role: str | None = None) -> Endpoint:
+    answers = {200: _STREAM, **_BODY_ANSWERS, **_ADMIN_ANSWERS}
+    if role is not None:
+        answers[409] = Answer(f"this daemon has not the role {role}; nothing was done, another process may do it")
+    return Endpoint(f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), _body(properties), False, True)
+
+
+_RECORDS = Endpoint(
+    "produce",
+    "POST",
+    "/v1/topics/{topic}/records",
+    "Send records to a topic",
+    "Returns when every record is stored and in the intake log, with its offset. Limits are checked before anything is parsed, and a "
+    "request is taken whole or not at all: after any status but 200, 422, 500 and 503 with acknowledgement lines, nothing of it was sent. "
+    "A client that loses the connection before the answer, or gets 500 without lines, must treat every record as of unknown outcome.",
+    {
+        200: Answer(
+            "every record is stored; one line per record, in input order, as `archiver produce --output json` prints", NDJSON, "Line"
+        ),
+        400: Answer("a record, a parameter or a header is wrong; the message names the line or record. Nothing was sent"),
+        403: _NOT_OURS,
+        404: Answer("there is no such topic; nothing was sent"),
+        408: Answer("the body did not arrive within http.request_timeout; nothing was sent"),
+        413: Answer("more than http.body_bytes_max bytes or http.records_max records; nothing was sent"),
+        415: Answer("a content type, charset or content encoding that is not taken; nothing was sent"),
+        422: Answer(
+            "records that do not decode are refused (`validate: reject`), one line per record says which; the others are stored. Mend "
+            "those before sending them again",
+            NDJSON,
+            "Line",
+        ),
+        429: Answer(
+            "no room in the intake queue, http.requests_max requests under way, or intake not open yet; nothing was sent", retry_after=True
+        ),
+        500: Answer(
+            "some records are stored and others are not, or of some it is unknown: one line per record says which. Send those that "
+            "failed again; look before sending again what is unknown",
+            NDJSON,
+            "Line",
+        ),
+        503: Answer(
+            "intake is closed or cannot take records (one JSON error), or not one of the records was stored (one line each): "
+            "nothing of the request is in the log",
+            NDJSON,
+            "Line",
+            retry_after=True,
+        ),
+    },
+    (
+        {"name": "topic", "in": "path", "required": True, "description": "The topic's name.", "schema": {"type": "string"}},
+        {
+            "name": "text",
+            "in": "query",
+            "description": "true: keys, values and header values in JSON are UTF-8 text instead of base64.",
+            "schema": {"type": "boolean", "default": False},
+        },
+    ),
+    {
+        NDJSON: {"description": "Record JSON, one per line.", "$ref": "#/components/schemas/Record"},
+        **{
+            kind: {
+                "type": "string",
+                "description": "archiver.v1.ProduceRecord messages (archiver/proto/produce.proto), each behind its length as a varint.",
+            }
+            for kind in PROTOBUF
+        },
+    },
+)
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("healthz", "GET", "/healthz", "Whether the process lives",
+             "Depends on nothing outside of the process. With a challenge, the header Archiver-Proof of the answer is its HMAC-SHA256 "
+             "under the token of administration, in hex digits: whoever has the token can tell that the daemon has it, before sending it.",
+             {200: Answer("it lives", JSON, "Health"), 400: Answer("the challenge is not 32 to 64 hex digits"), 403: _NOT_OURS,
+              503: Answer("a thread of the daemon has died", JSON, "Health")},
+             ({"name": "challenge", "in": "query", "description": "32 to 64 hex digits, drawn at random for this one request.",
+               "schema": {"type": "string"}},)),
+    Endpoint("readyz", "GET", "/readyz", "Whether it serves and its dependencies answer", "As of the last look (daemon.watch_interval).",
+             {200: Answer("ready", JSON, "Readiness"), 403: _NOT_OURS, 503: Answer("not ready, and why", JSON, "Readiness")}),
+    Endpoint("metrics", "GET", "/metrics", "Every number, for Prometheus", "docs/metrics.md lists them.",
+             {200: Answer("Prometheus' text format", TEXT, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN}),
+    Endpoint("page", "GET", "/", "The status page, for people", "",
+             {200: Answer("a page without scripts", HTML, "string"), 403: _NOT_OURS, 429: _NO_ROOM, 500: _BROKEN}),
+    Endpoint("openapi", "GET", "/openapi.json", "This document", "", {200: Answer("OpenAPI 3.1", JSON, "Document"), 403: _NOT_OURS}),
+    _RECORDS,
+    Endpoint("admin_status", "GET", "/v1/admin/status", "Where everything stands", "As `archiver status --output json`.",
+             {200: Answer("the document", JSON, "Document"), **_ADMIN_ANSWERS}, admin=True),
+    _admin("archive", "Archive now", "As `archiver archive`.",
+           {"topic": _SCOPE, "all": {"type": "boolean", "default": False, "description": "Whatever is stable, ignoring the triggers."}},
+           "archive"),
+    _admin("reconcile", "Compare all views, and repair", "As `archiver reconcile`: without `fix` nothing is changed.",
+           {"fix": {"type": "boolean", "default": False, "description": "Carry out the repairs, that of a rollback among them."},
+            "topic": {"type": ["string", "null"], "description": "Only this topic."}}, "reconcile"),
+    _admin("clean", "Delete intake that nobody needs", "As `archiver clean`.",
+           {"dry_run": {"type": "boolean", "default": False, "description": "Only say what would be done."}}, "reconcile"),
+    _admin("replay", "Decode again what could not be decoded", "As `archiver dlq replay`.",
+           {"topic": _SCOPE, "max_files": {"type": "integer", "minimum": 1, "description": "Archives that are made anew at most."}},
+           "archive"),
+    _admin("audit", "Compare logs, archives and tables", "As `archiver audit`; changes nothing.",
+           {"topic": _SCOPE, "deep": {"type": "boolean", "default": False, "description": "Look at every row, on Spark."}}),
+    _admin("reload", "Read the configuration again", "As SIGHUP: settings of archiving and of topics.", {}),
+)  # fmt: skip
+
+_TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_OUTCOMES: Schema = {"enum": ["failed", "unknown"], "description": "failed: certainly not stored; unknown: it may be, look first."}
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "message": {"type": "string"},
+        "exit_code": {"type": "integer"},
+        "holder": {"type": "string", "description": "Of the lease, host:pid, where another process leads."},
+    },
+    "required": ["type", "message"],
+}
+COMPONENTS: dict[str, Schema] = {
+    "Document": {"type": "object"},
+    "Error": {"type": "object", "properties": {"error": _ERROR}, "required": ["error"]},
+    "Health": {
+        "type": "object",
+        "properties": {
+            "alive": {"type": "boolean"},
+            "version": {"type": "string"},
+            "roles": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["alive", "version", "roles"],
+    },
+    "Readiness": {
+        "type": "object",
+        "properties": {
+            "ready": {"type": "boolean"},
+            "state": {"enum": ["starting", "serving", "stopping"]},
+            "checks": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "name": {"type": "string"},
+                        "ok": {"type": "boolean"},
+                        "why": {"type": "string", "description": "Empty while it answers."},
+                        "since": {"type": "string", "format": "date-time"},
+                    },
+                    "required": ["name", "ok", "why", "since"],
+                },
+            },
+        },
+        "required": ["ready", "state", "checks"],
+    },
+    "Record": {
+        "type": "object",
+        "properties": {
+            "topic": {"type": "string", "description": "May be left out; another one than in the address is refused."},
+            "partition": {"type": ["integer", "null"], "description": "Left out, the key decides."},
+            "timestamp": {"type": ["string", "null"], "format": "date-time", "description": "Left out, the time of acceptance."},
+            "key": {**_TEXT_OR_NULL, "description": "Base64, or text with ?text=true."},
+            "value": {**_TEXT_OR_NULL, "description": "As key; null is a tombstone."},
+            "headers": {"type": ["array", "null"], "items": {"type": "array", "items": _TEXT_OR_NULL, "minItems": 2, "maxItems": 2}},
+        },
+        "required": ["value"],
+        "additionalProperties": False,
+    },
+    "Line": {
+        "type": "object",
+        "properties": {
+            "topic": {"type": "string"},
+            "partition": {"type": "integer"},
+            "offset": {"type": ["integer", "null"]},
+            "outcome": _OUTCOMES,
+            "error": {"type": "string"},
+        },
+        "required": ["topic", "partition", "offset"],
+    },
+    "AdminLine": {
+        "oneOf": [
+            {"type": "object", "properties": {"progress": {"type": "string"}}, "required": ["progress"]},
+            {"type": "object", "properties": {"alive": {"const": True}}, "required": ["alive"]},
+            {
+                "type": "object",
+                "properties": {
+                    "done": {
+                        "type": "object",
+                        "properties": {"document": {"type": "object"}, "exit_code": {"type": "integer"}},
+                        "required": ["document", "exit_code"],
+                    }
+                },
+                "required": ["done"],
+            },
+            {"type": "object", "properties": {"error": _ERROR}, "required": ["error"]},
+        ]
+    },
+}
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in ENDPOINTS:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Stream Archiver",
+            "version": API_VERSION,
+            "description": "The daemon's port: health, metrics, the status page, records, administration.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": COMPONENTS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "http.admin_token, or the daemon's own."}},
+        },
+    }
+
+
+def _operation(endpoint: Endpoint) -> Schema:
+    operation: Schema = {"operationId": endpoint.name, "summary": endpoint.summary}
+    if endpoint.text:
+        operation["description"] = endpoint.text
+    if endpoint.parameters:
+        operation["parameters"] = list(endpoint.parameters)
+    if endpoint.bodies is not None:
+        content = {kind: {"schema": schema} for kind, schema in endpoint.bodies.items()}
+        operation["requestBody"] = {"required": endpoint.body_required, "content": content}
+    operation["responses"] = {str(status): _answer(status, answer) for status, answer in sorted(endpoint.answers.items())}
+    if endpoint.admin:
+        operation["security"] = [{"token": []}]
+    return operation
+
+
+def _answer(status: int, answer: Answer) -> Schema:
+    schema: Schema = {"type": "string"} if answer.schema == "string" else {"$ref": f"#/components/schemas/{answer.schema}"}
+    content = {answer.media: {"schema": schema}}
+    if answer.media == NDJSON and status >= 500:  # The daemon's own errors have the one JSON form there too.
+        content[JSON] = {"schema": {"$ref": "#/components/schemas/Error"}}
+    headers: Schema = {"Archiver-Cluster-Id": {"description": "Of the data folder, once it is known.", "schema": {"type": "string"}}}
+    if answer.retry_after:
+        headers["Retry-After"] = {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
+    return {"description": answer.text, "headers": headers, "content": content}

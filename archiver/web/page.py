@@ -1,0 +1,201 @@
+"""The status page: everything that a person wants to know at night, on one page of HTML, made on the server.
+
+Takes values only, and gives text: it connects to nothing and waits for nothing. Promises that every text in it is escaped, whoever wrote
+it, that what cannot be seen in a text is made visible, and that nothing of the page is loaded from elsewhere or runs. Its size is bounded,
+however many topics and partitions there are.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from markupsafe import Markup, escape
+
+from archiver.status.advice import RUNBOOK, Advice, advice, verdict
+from archiver.status.ages import age, age_at, count
+from archiver.status.history import LagHistory
+from archiver.status.journal import Cycle, Journal
+from archiver.status.standing import Standing
+from archiver.web.page_topics import chosen_topics
+from archiver.wording import counted, moment
+from intake.sources.files import FilesState
+from reconcile.pin import Pin
+
+REFRESHES_S = (5, 30, 300)
+"""What the page offers; any whole number of seconds up to an hour can be asked for."""
+REFRESH_MAX_S = 3600
+CYCLES_SHOWN = 30
+ADVICE_SHOWN = 100
+FILES_SHOWN = 20
+"""Of each source, of those that cannot be taken in."""
+TEXT_MAX = 2000
+"""Characters of one text, beyond which it is cut: error texts may hold whole answers of a server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageValues:
+    """What the page shows."""
+
+    standing: Standing | None
+    """The newest look at the topics; None while the application is not open."""
+    journal: Journal
+    history: LagHistory
+    now_us: int
+    look_interval_s: float
+    """How often there is a new standing (`daemon.watch_interval`)."""
+    version: str
+    owner: str
+    """This process, as it would stand in the lease: host:pid."""
+    roles: Sequence[str]
+    cluster: str
+    cluster_id: str | None
+    """None while it is not known."""
+    data: str
+    """The data folder, as it may be shown."""
+    leader: str | None
+    """Who has the right to archive and to clean; None: nobody at the moment, or not known yet."""
+    epoch: int | None
+    pin: Pin | None
+    """What holds the oldest intake file that is needed; None if none is needed, or it is not known."""
+    pin_known: bool
+    sources: Sequence[FilesState] = ()
+    """The folders that this daemon takes files from."""
+    query: Mapping[str, str]
+    """`refresh`: seconds; `topic`: show all of one topic. Others, and those that mean nothing, are passed over."""
+
+
+def page(values: PageValues) -> str:
+    """The page."""
+    found = advice(values.standing, values.journal, values.now_us, values.look_interval_s, values.sources)
+    refresh = _refresh(values.query)
+    only = values.query.get("topic")
+    shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)
+    return _template().render(
+        style=Markup(_style()),  # noqa: S704 - a file of ours
+        policy=_META_POLICY,
+        values=values,
+        verdict=verdict(found, values.journal.state),
+        advice=found[:ADVICE_SHOWN],
+        advice_left=max(0, len(found) - ADVICE_SHOWN),
+        worst=_worst(found, values.journal.state),
+        runbook=RUNBOOK,
+        files_shown=FILES_SHOWN,
+        refresh=refresh,
+        refreshes=[(seconds, _link(seconds, only)) for seconds in REFRESHES_S],
+        without_refresh=_link(None, only),
+        all_topics=_link(refresh, None),
+        topic_link=lambda topic: _link(refresh, topic),
+        only=only,
+        shown=shown,
+        checks=values.journal.checks(),
+        newest=_newest(values.journal),
+        cycles=_told(values.journal.cycles()),
+        counts=values.journal.counts(),
+        audit=_audit(values.journal.newest("audit")),
+        deep_audit=_audit(values.journal.newest("deep_audit")),
+    )
+
+
+def _worst(found: Sequence[Advice], state: str) -> str:
+    """The badge of the first line, which must say the same as its words: what is only noted leaves all well."""
+    worst = found[0].severity if found else "ok"
+    return "ok" if worst == "note" and state == "serving" else worst
+
+
+def _told(cycles: Sequence[Cycle]) -> list[Cycle]:
+    """The newest cycles that are worth a line: a watch that found nothing is not, there is one every few seconds."""
+    return [cycle for cycle in cycles if cycle.job != "watch" or cycle.outcome != "fine"][:CYCLES_SHOWN]
+
+
+def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
+    """The last cycle of each job; deep audits only where there are any."""
+    found = [(job, journal.newest(job)) for job in ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch")]
+    return [(job, cycle) for job, cycle in found if job != "deep_audit" or cycle is not None]
+
+
+def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
+    """The newest audit: its verdict, and how many partitions have which."""
+    if cycle is None:
+        return None
+    partitions = cycle.document.get("partitions") or []
+    verdicts = [str(one.get("verdict")) for one in partitions]
+    return {
+        "cycle": cycle,
+        "verdict": cycle.document.get("verdict") or {"fine": "valid", "wrong": "invalid"}.get(cycle.outcome, "unknown"),
+        "counts": [(name, verdicts.count(name)) for name in ("invalid", "unknown", "valid") if name in verdicts],
+    }
+
+
+def _refresh(query: Mapping[str, str]) -> int | None:
+    text = query.get("refresh", "")
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+    return seconds if 1 <= seconds <= REFRESH_MAX_S else None
+
+
+def _link(refresh: int | None, topic: str | None) -> str:
+    """An address of this page, relative to the port."""
+    given = {"refresh": refresh, "topic": topic}
+    query = urlencode({name: value for name, value in given.items() if value is not None})
+    return f"/?{query}" if query else "/"
+
+
+def visible(value: object) -> object:
+    """A text in which nothing is invisible or turns the reading direction, cut to `TEXT_MAX`; anything else as it is."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    cut = value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}… ({len(value) - TEXT_MAX:,} more characters)"
+    return "".join(f"\\u{ord(one):04x}" if unicodedata.category(one) in _UNSEEN and one != "\n" else one for one in cut)
+
+
+def coded(text: str) -> Markup:
+    """A text in which what stands between backticks is set as code; everything is escaped."""
+    shown = str(visible(text))
+    parts = shown.split("`")
+    if len(parts) % 2 == 0:
+        return escape(shown)
+    pieces = (Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts))
+    return Markup("").join(pieces)
+
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Control, format (which reverse the direction), surrogates, private use, line and paragraph separators."""
+
+
+@cache
+def _style() -> str:
+    return (files("archiver.web") / "templates" / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("archiver.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"coded": coded, "age": age, "age_at": age_at, "count": count, "counted": counted, "moment": moment}
+    return environment.get_template("page.html")
+
+
+def _policy() -> str:
+    digest = base64.b64encode(hashlib.sha256(_style().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+
+
+_META_POLICY = _policy()
+
+HEADERS: Mapping[str, str] = {"Content-Security-Policy": f"{_META_POLICY}; frame-ancestors 'none'"}
+"""What the answer with the page must carry besides what every answer does: of the page nothing but its own style is used, and nothing
+runs."""

@@ -1,0 +1,153 @@
+"""The geometry of the lag charts: from samples to points, ticks and words. The template draws them.
+
+Pure. Promises that a step that nobody could tell is a hole in the line, never a zero, and that what the line shows is said in words as
+well, for those who do not see it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from archiver.status.ages import age, count
+from archiver.status.history import LagSample
+
+WIDTH, HEIGHT = 360, 150
+LEFT, RIGHT, TOP, BOTTOM = 64, 10, 24, 24
+"""Margins, in units of the drawing."""
+
+_SPANS_S = (300.0, 900.0, 1800.0, 3600.0, 7200.0, 10800.0, 21600.0, 43200.0, 86400.0, 172800.0, 345600.0)
+_NICE_S = (1.0, 2.0, 4.0, 10.0, 20.0, 60.0, 120.0, 240.0, 600.0, 1200.0, 3600.0, 7200.0, 14400.0, 28800.0, 86400.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One line over time."""
+
+    title: str
+    description: str
+    """What the line shows, in words."""
+    paths: tuple[str, ...]
+    """The line, in pieces: between them it is not known."""
+    areas: tuple[str, ...]
+    """What is under each piece."""
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    unit: str
+    """Of the y axis."""
+
+
+def seconds_chart(topic: str, samples: Sequence[LagSample], known_s: float, span_s: float) -> Chart:
+    """The age of the topic's oldest record that is not through."""
+    points = [(sample.age_s, sample.seconds) for sample in samples]
+    return _chart(f"Lag of topic {topic} in time", "age of the oldest", points, min(span_s, _span(known_s)), _nice_seconds, age)
+
+
+def records_chart(topic: str, samples: Sequence[LagSample], known_s: float, span_s: float) -> Chart:
+    """How many of the topic's records are not through."""
+    points = [(sample.age_s, None if sample.records is None else float(sample.records)) for sample in samples]
+    return _chart(f"Lag of topic {topic} in records", "records", points, min(span_s, _span(known_s)), _nice_number, _records)
+
+
+def _chart(
+    title: str,
+    unit: str,
+    points: Sequence[tuple[float, float | None]],
+    span_s: float,
+    nice: Callable[[float], float],
+    told: Callable[[float], str],
+) -> Chart:
+    inside = [(age_s, value) for age_s, value in points if age_s <= span_s]
+    values = [(value, -age_s) for age_s, value in inside if value is not None]
+    top = nice(max(values)[0] if values else 0.0)
+
+    def x(age_s: float) -> int:
+        return round(WIDTH - RIGHT - (WIDTH - LEFT - RIGHT) * age_s / span_s)
+
+    def y(value: float) -> float:
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * value / top, 1)
+
+    pieces = [_thinned([(x(age_s), y(value)) for age_s, value in piece]) for piece in _pieces(inside)]
+    floor = y(0)
+    return Chart(
+        title=title,
+        description=_described(inside, span_s, told),
+        paths=tuple(_line(piece) for piece in pieces),
+        areas=tuple(f"M{piece[0][0]} {floor:g}{_line(piece).replace('M', 'L', 1)}L{piece[-1][0]} {floor:g}Z" for piece in pieces),
+        x_ticks=(Tick(x(span_s), f"{age(span_s)} ago"), Tick(x(span_s / 2), age(span_s / 2)), Tick(x(0), "now")),
+        y_ticks=tuple(Tick(y(part), told(part)) for part in (0.0, top / 2, top)),
+        unit=unit,
+    )
+
+
+def _pieces(points: Sequence[tuple[float, float | None]]) -> list[list[tuple[float, float]]]:
+    """Runs of points that are known."""
+    found: list[list[tuple[float, float]]] = [[]]
+    for age_s, value in points:
+        if value is not None:
+            found[-1].append((age_s, value))
+        elif found[-1]:
+            found.append([])
+    return [piece for piece in found if piece]
+
+
+def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The highest point of each unit of width (the smallest y), and of a level stretch its two ends."""
+    highest: dict[int, float] = {}
+    for x, y in points:
+        highest[x] = min(y, highest.get(x, y))
+    kept = list(highest.items())
+    level = {place for place in range(1, len(kept) - 1) if kept[place - 1][1] == kept[place][1] == kept[place + 1][1]}
+    return [point for place, point in enumerate(kept) if place not in level]
+
+
+def _line(points: Sequence[tuple[int, float]]) -> str:
+    """A path through the points; a single one is a dot."""
+    text = "L".join(f"{x} {y:g}" for x, y in points)
+    return f"M{text}h0.1" if len(points) == 1 else f"M{text}"
+
+
+def _described(points: Sequence[tuple[float, float | None]], span_s: float, told: Callable[[float], str]) -> str:
+    known = [(value, -age_s) for age_s, value in points if value is not None]
+    if not known:
+        return f"Nothing is known of the last {age(span_s)}."
+    peak, minus_age_s = max(known)
+    last = points[-1][1]
+    now = "cannot be told" if last is None else told(last)
+    unknown = len(points) - len(known)
+    holes = f" Not known for {unknown} of {len(points)} samples." if unknown else ""
+    if not peak:
+        return f"Over the last {age(span_s)}: nothing was behind.{holes}"
+    at_most = "which is the most" if peak == last else f"at most {told(peak)}, {age(-minus_age_s)} ago"
+    return f"Over the last {age(span_s)}: now {now}, {at_most}.{holes}"
+
+
+def _span(known_s: float) -> float:
+    return next((span_s for span_s in _SPANS_S if known_s <= span_s), math.inf)
+
+
+def _nice_seconds(peak: float) -> float:
+    """The upper end of an axis in seconds, with a half that reads well."""
+    found = next((step for step in _NICE_S if peak <= step), None)
+    return 2 * 86400.0 * math.ceil(peak / (2 * 86400)) if found is None else found
+
+
+def _nice_number(peak: float) -> float:
+    """The upper end of an axis of whole numbers, with a half that is one too."""
+    if peak <= 2:
+        return 2.0
+    power = 10.0 ** math.floor(math.log10(peak))
+    return next(factor * power for factor in (1, 2, 4, 6, 10) if peak <= factor * power)
+
+
+def _records(value: float) -> str:
+    return count(round(value))

@@ -1,0 +1,21 @@
+"""Numbers and times as people read them, in one place: `1 record`, `12,345 records`, `2026-01-02 03:04:05 UTC`.
+
+Pure. Documents for programs have numbers as numbers and times as ISO 8601 instead.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 record`, `12,345 records`; `many` is for words, or words and verbs, that need more than an s: `record waits`, `records wait`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def moment(time_us: int) -> str:
+    """Microseconds since 1970 as `2026-01-02 03:04:05 UTC`, cut to the second."""
+    time = _START + timedelta(microseconds=time_us)
+    return f"{time.year:04}-{time:%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,246 @@
+"""How fast records become columns when messages are wide, deep, or odd.
+
+Each case refines records from intake files to stored archives in this process, without Spark: everything of a refinement task (decoding,
+the byte-exact check, digests, bounds, Parquet, fsync). *Codec* is the part of it that turns values into columns, in the product's batches.
+
+- `plain`: clean cases against pyarrow and ptars alone, as in `bench.refine`: read the same intake files, decode, encode again and compare,
+  write one synced Parquet file at the same zstd level.
+- `odd`: cases against the clean case of the same message, in the same repetition: 1 means that being odd costs nothing.
+
+Repetitions are interleaved; figures are CPU seconds of this process with all its threads, ratios of one repetition.
+
+    python -m bench.schema [--quick] [--records 200000] [--repetitions 5] [--output bench/results/schema.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from archiver.jobs.bundle import bundle
+from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
+from archiver.jobs.task import run_bundle
+from archiver.objects.local import LocalObjectStore
+from archiver.schema.codec import RecordCodec
+from archiver.schema.descriptors import Source
+from archiver.schema.state import TopicSchema, decide
+from bench.refine import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
+from bench.schema_messages import FLAT_LAST, FLAT_TEXT, NESTED_LAST, descriptor_set, file_of, handler, make_odd, make_values, odd_file
+from bench.writer import spread
+
+BAD_EVERY = 100_000
+WANTED = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
+"""Of the plain ratio (as in `bench.refine`), of one bad record in 100,000, and of a topic where every record has unknown fields."""
+_DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
+
+
+@dataclass(frozen=True)
+class Case:
+    """Records of one message as one schema sees them."""
+
+    message: str
+    source: Source
+    make: Callable[[int, int], pa.Array[Any]]
+    clean: str | None = None
+    """The case it is compared with; None: with plain ptars, or with nothing."""
+    wanted: str | None = None
+    share: int = 1
+    """One in so many records of a full run: slow cases."""
+
+
+def cases() -> dict[str, Case]:
+    """All cases by name."""
+    flat, order = "bench.flat", "bench.order"
+
+    def of(message: str, without: frozenset[str] = frozenset()) -> Source:
+        return Source(message, descriptor_set(file_of(without)))
+
+    def values(message: str, nanoseconds: bool = False) -> Callable[[int, int], pa.Array[Any]]:
+        return lambda count, seed: make_values(message, count, seed, nanoseconds)
+
+    odd = {name: Source(name, descriptor_set(odd_file())) for name in ("odd.Grouped", "odd.Jsonish")}
+    return {
+        "flat": Case(flat, of(flat), values(flat), wanted="plain"),
+        "nested": Case(order, of(order), values(order), wanted="plain"),
+        "one_bad": Case(flat, of(flat), with_bad(values(flat)), "flat", "one_bad"),
+        "unknown_top": Case(flat, of(flat, FLAT_LAST), values(flat), "flat", "unknown"),
+        "unknown_between": Case(flat, of(flat, FLAT_TEXT), values(flat), "flat", "unknown"),
+        "unknown_nested": Case(order, of(order, NESTED_LAST), values(order), "nested", "unknown"),
+        "nanoseconds": Case(flat, of(flat), values(flat, nanoseconds=True), "flat"),
+        "groups": Case("odd.Grouped", odd["odd.Grouped"], lambda count, seed: make_odd("odd.Grouped", count, seed), share=10),
+        "json": Case("odd.Jsonish", odd["odd.Jsonish"], lambda count, seed: make_odd("odd.Jsonish", count, seed), share=10),
+    }
+
+
+def with_bad(make: Callable[[int, int], pa.Array[Any]]) -> Callable[[int, int], pa.Array[Any]]:
+    """The same with one record in 100,000 that is cut off; at least one."""
+
+    def made(count: int, seed: int) -> pa.Array[Any]:
+        values: list[Any] = make(count, seed).to_pylist()
+        for place in range(min(count, BAD_EVERY) // 2, count, BAD_EVERY):
+            values[place] = b"\x08"
+        return pa.array(values, pa.binary())
+
+    return made
+
+
+class Contender:
+    """A case with its records in intake files."""
+
+    def __init__(self, name: str, case: Case, records: int, folder: Path) -> None:
+        self.case, self.records = case, records
+        self._folder = folder / name
+        self._folder.mkdir()
+        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(records, self._folder, case.make)
+        self._schema: TopicSchema = decide("orders", (), None, case.source).schema
+        self._values: Any = case.make(records, 0)
+        self._step = max(1, min(_DECODE_ROWS, records * _DECODE_BYTES // self._values.nbytes))
+        self._codec = RecordCodec(self._schema)
+        self._handler = handler(case.message) if case.wanted == "plain" else None
+        self._epoch = 0
+
+    def refine(self) -> float:
+        """CPU seconds from planning to the last archive."""
+        self._epoch += 1
+        start = time.process_time()
+        plans = plans_of(self._sequencer, self._topic_id, self._epoch)
+        topics = {self._topic_id: RefineTopic(self._topic_id, "orders", self._schema, "day")}
+        bundles = bundle(plans, 1, 1 << 40, 64)
+        job = RefineJob(CLUSTER, f"file://{self._objects.root}", self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL))
+        results = [result for descriptor in job.descriptors() for result in run_bundle(descriptor)]
+        spent = time.process_time() - start
+        assert all(result.error is None for result in results), results
+        files = [file for result in results for file in result.files]
+        assert sum(file.archive.rows for file in files) == self.records
+        for file in files:
+            self._objects.delete(file.archive.key)
+        return spent
+
+    def encode(self) -> float:
+        """CPU seconds to turn all values into columns."""
+        start = time.process_time()
+        for first in range(0, self.records, self._step):
+            values = self._values.slice(first, self._step)
+            self._codec.encode_columns(pa.nulls(len(values), pa.binary()), values)
+        return time.process_time() - start
+
+    def kept(self) -> int:
+        """Records that keep their bytes beside the columns."""
+        kept = 0
+        for first in range(0, self.records, self._step):
+            values = self._values.slice(first, self._step)
+            _, column = self._codec.encode_columns(pa.nulls(len(values), pa.binary()), values)
+            kept += len(values) - column.field("__raw__").null_count
+        return kept
+
+    def plain(self) -> float | None:
+        """CPU seconds of pyarrow and ptars alone; None where the case has no such pair."""
+        if self._handler is None:
+            return None
+        start = time.process_time()
+        target = self._folder / "plain.parquet"
+        write_plain(self._objects, self._handler, target)
+        spent = time.process_time() - start
+        target.unlink()
+        return spent
+
+
+def write_plain(objects: LocalObjectStore, messages: Any, target: Path) -> None:
+    """What a baseline of `bench.refine` does, in one process."""
+    pending: list[pa.RecordBatch] = []
+    for info in objects.list("intake/"):
+        columns = ["key", "value", "headers", "event_timestamp", "accept_timestamp"]
+        table = pq.read_table(objects.root / info.key, columns=columns, use_threads=False)
+        for batch in table.combine_chunks().to_batches(max_chunksize=_DECODE_ROWS):
+            values = batch.column("value")
+            decoded = messages.array_to_record_batch(values)
+            assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), values)).as_py()
+            rest = batch.drop_columns(["value"])
+            names = [*rest.schema.names, *(f"value.{name}" for name in decoded.schema.names)]
+            pending.append(pa.RecordBatch.from_arrays([*rest.columns, *decoded.columns], names=names))
+    table = pa.Table.from_batches(pending)
+    with target.open("wb") as file:
+        pq.write_table(table, file, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=table.num_rows)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
+    """The result document."""
+    contenders = {name: Contender(name, case, max(100, records // case.share), folder) for name, case in cases().items()}
+    spent: dict[str, dict[str, list[float]]] = {name: {"refine": [], "codec": [], "plain": []} for name in contenders}
+    for repetition in range(-1 if repetitions > 1 else 0, repetitions):
+        for name, contender in contenders.items():
+            found = {"refine": contender.refine(), "codec": contender.encode(), "plain": contender.plain()}
+            if repetition >= 0:  # the first one warms up
+                for what, seconds in found.items():
+                    if seconds is not None:
+                        spent[name][what].append(seconds)
+    return {
+        "what": "refinement without Spark, and its codec; CPU seconds: clean messages against pyarrow and ptars, odd ones against clean",
+        "records": records,
+        "bad_every": BAD_EVERY,
+        "repetitions": repetitions,
+        "cases": {name: _figures(name, contenders, spent) for name in contenders},
+        "wanted_at_least": WANTED,
+        "load_average": os.getloadavg(),
+        "machine": {"cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "protobuf")}},
+    }
+
+
+def _figures(name: str, contenders: dict[str, Contender], spent: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
+    one, mine = contenders[name], spent[name]
+    result: dict[str, Any] = {
+        "records": one.records,
+        "raw_bytes_per_record": round(one.raw_bytes / one.records, 1),
+        "keep_their_bytes": one.kept(),
+        "wanted": one.case.wanted,
+        "records_per_cpu_second": spread([one.records / seconds for seconds in mine["refine"]]),
+        "codec_records_per_cpu_second": spread([one.records / seconds for seconds in mine["codec"]]),
+    }
+    if mine["plain"]:
+        result["ratio_to_plain"] = spread([theirs / ours for theirs, ours in zip(mine["plain"], mine["refine"], strict=True)])
+    if one.case.clean is not None:
+        clean = spent[one.case.clean]
+        for what, title in (("refine", "ratio_to_clean"), ("codec", "codec_ratio_to_clean")):
+            result[title] = spread([theirs / ours for theirs, ours in zip(clean[what], mine[what], strict=True)])
+    return result
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="the smallest size, to see that it runs")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-schema-"))
+    try:
+        records, repetitions = (2000, 1) if options.quick else (options.records, options.repetitions)
+        text = json.dumps(measure(records, repetitions, folder), indent=2)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(text)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The messages of the schema bench: a flat one of 40 columns, one of three levels, one with a group and JSON, and values of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2, timestamp_pb2
+from google.protobuf.message_factory import GetMessageClass
+
+_F = descriptor_pb2.FieldDescriptorProto
+_STAMP, _STRUCT = ".google.protobuf.Timestamp", ".google.protobuf.Struct"
+_FLAT = (
+    *(("number", _F.TYPE_INT64),) * 10,
+    *(("count", _F.TYPE_INT32),) * 6,
+    *(("text", _F.TYPE_STRING),) * 10,
+    *(("amount", _F.TYPE_DOUBLE),) * 5,
+    *(("flag", _F.TYPE_BOOL),) * 4,
+    *(("at", _F.TYPE_MESSAGE),) * 2,
+    *(("state", _F.TYPE_ENUM),) * 2,
+    ("id", _F.TYPE_UINT64),
+)
+"""40 columns: name and type."""
+
+FLAT_TEXT = frozenset({"flat.text_17", "flat.text_18", "flat.text_19"})
+"""Fields in the middle."""
+FLAT_LAST = frozenset({"flat.state_39", "flat.id_40"})
+"""The last fields, as a newer producer adds them."""
+NESTED_LAST = frozenset({"product.price", "address.zip", "order.total"})
+"""The last fields of every level but the lines."""
+
+
+def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto:
+    """All messages; `without`: fields (message.field) that the archiver is not to know."""
+    file = descriptor_pb2.FileDescriptorProto(name="bench.proto", package="bench", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    state = file.enum_type.add(name="State")
+    for number, name in enumerate(("STATE_UNKNOWN", "STATE_NEW", "STATE_PAID", "STATE_SHIPPED")):
+        state.value.add(name=name, number=number)
+    flat = [(f"{name}_{number}", kind, _type_name(kind), False) for number, (name, kind) in enumerate(_FLAT, 1)]
+    text, number, amount = _F.TYPE_STRING, _F.TYPE_INT64, _F.TYPE_DOUBLE
+    messages: dict[str, list[tuple[str, Any, str | None, bool]]] = {
+        "flat": flat,
+        "product": [("name", text, None, False), ("maker", text, None, False), ("price", amount, None, False)],
+        "address": [("city", text, None, False), ("street", text, None, False), ("zip", text, None, False)],
+        "customer": [("name", text, None, False), ("address", _F.TYPE_MESSAGE, ".bench.address", False)],
+        "line": [("product", _F.TYPE_MESSAGE, ".bench.product", False), ("count", _F.TYPE_INT32, None, False)],
+        "order": [
+            ("id", number, None, False),
+            ("customer", _F.TYPE_MESSAGE, ".bench.customer", False),
+            ("lines", _F.TYPE_MESSAGE, ".bench.line", True),
+            ("at", _F.TYPE_MESSAGE, _STAMP, False),
+            ("total", amount, None, False),
+        ],
+    }
+    for name, fields in messages.items():
+        message = file.message_type.add(name=name)
+        for place, (field, kind, type_name, repeated) in enumerate(fields, 1):
+            if f"{name}.{field}" not in without:
+                label = _F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
+                message.field.add(name=field, number=place, type=kind, label=label, type_name=type_name)
+    return file
+
+
+def odd_file() -> descriptor_pb2.FileDescriptorProto:
+    """`odd.Grouped` with a group, `odd.Jsonish` with a Struct."""
+    file = descriptor_pb2.FileDescriptorProto(name="odd.proto", package="odd", syntax="proto2")
+    file.dependency.append("google/protobuf/struct.proto")
+    grouped = file.message_type.add(name="Grouped")
+    grouped.nested_type.add(name="Part").field.add(name="text", number=1, type=_F.TYPE_STRING, label=_F.LABEL_OPTIONAL)
+    jsonish = file.message_type.add(name="Jsonish")
+    for message in (grouped, jsonish):
+        message.field.add(name="id", number=1, type=_F.TYPE_INT64, label=_F.LABEL_OPTIONAL)
+    grouped.field.add(name="part", number=2, type=_F.TYPE_GROUP, label=_F.LABEL_OPTIONAL, type_name=".odd.Grouped.Part")
+    jsonish.field.add(name="details", number=2, type=_F.TYPE_MESSAGE, label=_F.LABEL_OPTIONAL, type_name=_STRUCT)
+    return file
+
+
+def descriptor_set(file: descriptor_pb2.FileDescriptorProto) -> bytes:
+    """The file and what it imports."""
+    return descriptor_pb2.FileDescriptorSet(file=[*_imports(), file]).SerializeToString()
+
+
+def handler(message: str, nanoseconds: bool = False) -> Any:
+    """Plain ptars for a message of `file_of`."""
+    import ptars
+
+    config = ptars.PtarsConfig(timestamp_unit="ns" if nanoseconds else "us")
+    found = _linked(file_of(), message)
+    return ptars.HandlerPool([found.file], config=config).get_for_message(found)
+
+
+def make_values(message: str, count: int, seed: int, nanoseconds: bool = False) -> pa.Array[Any]:
+    """Serialized random messages of `file_of`."""
+    rng = np.random.default_rng(seed)
+    plain = handler(message, nanoseconds)
+    arrays = [_random(field.type, field.name, count, rng) for field in plain.schema()]
+    values: pa.Array[Any] = plain.record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=plain.schema())).cast(pa.binary())
+    return values
+
+
+def make_odd(message: str, count: int, seed: int) -> pa.Array[Any]:
+    """Serialized messages of `odd_file`; a thousand different ones, again and again."""
+    rng = random.Random(seed)
+    make: Any = GetMessageClass(_linked(odd_file(), message))
+    values = []
+    for _ in range(1000):
+        one = make(id=rng.randrange(1 << 40))
+        if message == "odd.Grouped":
+            one.part.text = f"part-{rng.randrange(100_000)}"
+        else:
+            one.details.fields["colour"].string_value = f"colour-{rng.randrange(100)}"
+        values.append(one.SerializeToString())
+    return pa.array([values[place % len(values)] for place in range(count)], pa.binary())
+
+
+def _type_name(kind: Any) -> str | None:
+    return {_F.TYPE_MESSAGE: _STAMP, _F.TYPE_ENUM: ".bench.State"}.get(kind)
+
+
+def _imports() -> list[descriptor_pb2.FileDescriptorProto]:
+    result = []
+    for module in (timestamp_pb2, struct_pb2):
+        one = descriptor_pb2.FileDescriptorProto()
+        module.DESCRIPTOR.CopyToProto(one)
+        result.append(one)
+    return result
+
+
+def _linked(file: descriptor_pb2.FileDescriptorProto, message: str) -> Any:
+    pool = descriptor_pool.DescriptorPool()
+    for one in (*_imports(), file):
+        pool.Add(one)
+    return pool.FindMessageTypeByName(message)
+
+
+def _random(kind: Any, name: str, count: int, rng: np.random.Generator) -> pa.Array[Any]:
+    """A column of that type."""
+    found: Any
+    if pa.types.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        found = pa.StructArray.from_arrays([_random(field.type, field.name, count, rng) for field in fields], fields=fields)
+    elif pa.types.is_list(kind):
+        offsets: Any = np.concatenate(([0], np.cumsum(rng.integers(1, 4, count)))).astype(np.int32)
+        found = pa.ListArray.from_arrays(offsets, _random(kind.value_type, name, int(offsets[-1]), rng), type=kind)
+    elif pa.types.is_string(kind):
+        found = pa.array([f"{name}-{number:05}" for number in range(5000)]).take(pa.array(rng.integers(0, 5000, count)))
+    elif pa.types.is_floating(kind):
+        found = pa.array(np.round(rng.uniform(1, 900, count), 2))
+    elif pa.types.is_boolean(kind):
+        found = pa.array(rng.random(count) < 0.5)
+    elif pa.types.is_timestamp(kind):
+        unit = 1_000_000_000 if kind.unit == "ns" else 1_000_000
+        found = pa.array(1_700_000_000 * unit + rng.integers(0, 1000 * unit, count))
+    else:
+        found = pa.array(rng.integers(0, 4 if name.startswith("state") else 1 << 20, count))
+    result: pa.Array[Any] = found.cast(kind)
+    return result

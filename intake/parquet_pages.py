@@ -1,0 +1,216 @@
+"""What the pages of a Parquet file say of themselves, read from their headers: nothing is decoded, a dictionary at most decompressed.
+
+A footer may say anything about sizes; what a reader allocates follows the page headers. Must never hold more than one header and one
+dictionary page of a size its caller allows.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import BinaryIO, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.errors import InvalidInput
+
+_HEADER_BYTES: Final = 4096
+_HEADER_BYTES_MAX: Final = 1 << 20
+"""Of one page header; it may carry the smallest and the largest value."""
+_DEPTH_MAX: Final = 16
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
+_PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY = 0, 2, 6, 8
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_LENGTH: Final = struct.Struct("<I")
+_NUMBER_MAX: Final = 2**31 - 1
+_CODECS: Final[dict[str, Literal["snappy", "gzip", "brotli", "zstd"]]] = {
+    "SNAPPY": "snappy",
+    "GZIP": "gzip",
+    "BROTLI": "brotli",
+    "ZSTD": "zstd",
+}
+
+
+@dataclass(slots=True)
+class Pages:
+    """One column of a row group."""
+
+    dictionary_bytes: int = 0
+    """Decompressed."""
+    dictionary_values: int = 0
+    longest_bytes: int = 0
+    """No value of the dictionary is longer."""
+    page_bytes: int = 0
+    """Of the largest page, compressed or decompressed, whichever is more; of the dictionary, compressed alone."""
+    plain_bytes: int = 0
+    """Decompressed, of all data pages that bring values themselves."""
+    page_values: int = 0
+    """Of the data page that has most, nulls included."""
+    indexed_values: int = 0
+    """Of the data pages that refer to the dictionary, nulls included."""
+    densest: float = 0.0
+    """Bytes per value, of the data page that has most."""
+    encodings: frozenset[int] = frozenset()
+    """Numbers of Parquet's, of the data pages."""
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether no value takes more than its page or its dictionary has: where values share what they begin with, it may."""
+        return self.encodings <= {_PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY}
+
+
+def read_pages(source: BinaryIO, column: pq.ColumnChunkMetaData, dictionary_bytes_max: int) -> Pages:
+    """Walk the pages of a column; raises `InvalidInput` if that is impossible. A dictionary above the limit is not decompressed."""
+    position = column.data_page_offset
+    if column.has_dictionary_page and column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < position:
+        position = column.dictionary_page_offset
+    end = position + column.total_compressed_size
+    pages, seen = Pages(), 0
+    while seen < column.num_values and position < end:
+        header, header_bytes = _header_at(source, position)
+        kind, size, stored = _number(header, 1), _number(header, 2), _number(header, 3)
+        if min(kind, size, stored) < 0 or position + header_bytes + stored > end:
+            raise InvalidInput("a page header makes no sense")
+        position += header_bytes + stored
+        if kind == _DICTIONARY:
+            if pages.dictionary_bytes:
+                raise InvalidInput("a column has two dictionaries")
+            pages.page_bytes = max(pages.page_bytes, stored)
+            pages.dictionary_bytes, pages.dictionary_values = size, _number(header.get(7), 1)
+            if pages.dictionary_values < 0 or pages.dictionary_values > size:
+                raise InvalidInput("a dictionary has fewer bytes than values")
+            pages.longest_bytes = size
+            if column.physical_type == "BYTE_ARRAY" and max(size, stored) <= dictionary_bytes_max:
+                pages.longest_bytes = _longest(source, position - stored, stored, size, pages.dictionary_values, column.compression)
+            continue
+        pages.page_bytes = max(pages.page_bytes, size, stored)
+        if kind in (_DATA, _DATA_V2):
+            detail = header.get(5 if kind == _DATA else 8)
+            seen += _add(pages, size, _number(detail, 1), _number(detail, 2 if kind == _DATA else 4))
+    return pages
+
+
+def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
+    """Count a data page; its values."""
+    if values < 0 or encoding < 0:
+        raise InvalidInput("a page header makes no sense")
+    pages.encodings |= {encoding}
+    pages.page_values = max(pages.page_values, values)
+    pages.densest = max(pages.densest, size / max(1, values))
+    if encoding in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+        pages.indexed_values += values
+    else:
+        pages.plain_bytes += size
+    return values
+
+
+def _longest(source: BinaryIO, position: int, stored: int, size: int, values: int, compression: str) -> int:
+    """Bytes of the longest value of a dictionary page; of the whole page if nobody can tell."""
+    if compression != "UNCOMPRESSED" and compression not in _CODECS:
+        return size
+    source.seek(position)
+    data: bytes | pa.Buffer = source.read(stored)
+    if compression != "UNCOMPRESSED":
+        try:
+            data = pa.Codec(_CODECS[compression]).decompress(data, decompressed_size=size)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InvalidInput(f"a dictionary cannot be decompressed: {error}") from error
+    longest = at = 0
+    try:
+        for _ in range(values):
+            (length,) = _LENGTH.unpack_from(data, at)
+            at += _LENGTH.size + length
+            longest = max(longest, length)
+    except struct.error as error:
+        raise InvalidInput("a dictionary ends inside a value") from error
+    return longest
+
+
+Header = dict[int, object]
+
+
+def _number(header: object, field: int) -> int:
+    """A whole number of a header, -1 if it is not there."""
+    found = header.get(field) if isinstance(header, dict) else None
+    return found if isinstance(found, int) and not isinstance(found, bool) else -1
+
+
+def _header_at(source: BinaryIO, position: int) -> tuple[Header, int]:
+    """A page header and how many bytes it takes."""
+    room = _HEADER_BYTES
+    while True:
+        source.seek(position)
+        data = source.read(room)
+        compact = _Compact(data)
+        try:
+            header = compact.struct(0)
+        except IndexError as error:
+            if len(data) < room or room >= _HEADER_BYTES_MAX:
+                raise InvalidInput("a page header does not end") from error
+            room *= 16
+            continue
+        return header, compact.at
+
+
+class _Compact:
+    """Thrift's compact protocol, as far as a page header needs it. `IndexError` where the data ends."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def struct(self, depth: int) -> Header:
+        """Fields by their numbers; texts and lists are passed over."""
+        if depth > _DEPTH_MAX:
+            raise InvalidInput("a page header is nested too deeply")
+        found: Header = {}
+        field = 0
+        while byte := self._byte():
+            step, kind = byte >> 4, byte & 0x0F
+            field = field + step if step else self._zigzag()
+            found[field] = self._value(kind, depth)
+        return found
+
+    def _value(self, kind: int, depth: int) -> object:
+        if kind in (_TRUE, _FALSE):
+            return kind == _TRUE
+        if kind in (_I16, _I32, _I64):
+            return self._zigzag()
+        if kind == _STRUCT:
+            return self.struct(depth + 1)
+        if kind in (_BYTE, _DOUBLE):
+            self._pass(1 if kind == _BYTE else 8)
+        elif kind == _BINARY:
+            self._pass(self._varint())
+        else:
+            raise InvalidInput("a page header has a field of a kind that page headers do not have")
+        return None
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._data[self.at - 1]
+
+    def _varint(self) -> int:
+        found = shift = 0
+        while True:
+            byte = self._byte()
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return found
+            if shift > 63:
+                raise InvalidInput("a page header has a number without an end")
+
+    def _zigzag(self) -> int:
+        """A number of 32 bits; a reader that cuts off the rest would see another one than this does."""
+        found = self._varint()
+        number = (found >> 1) ^ -(found & 1)
+        if not -_NUMBER_MAX <= number <= _NUMBER_MAX:
+            raise InvalidInput("a page header has a number that does not fit")
+        return number
+
+    def _pass(self, count: int) -> None:
+        self.at += count
+        if self.at > len(self._data):
+            raise IndexError

@@ -1,0 +1,206 @@
+"""Which files a table's snapshot holds, read from its metadata by code of our own: JSON, manifest list, manifests.
+
+Owns a reader of Avro container files (codecs null and deflate) and of the few fields of manifests that an audit goes by. Written apart
+from the library that writes them, so that a manifest which the writer misunderstands in its own way is not believed in the same way.
+Promises that a file which it cannot read in full raises `Corrupted`; that sequence numbers and snapshot ids are inherited as the table
+format says. Must never write.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from archiver.catalog.layout import StreamFields, bound_number
+from archiver.catalog.tables import LiveFile
+from archiver.errors import Corrupted
+from archiver.events.avro import read_data
+from archiver.events.avro_schema import Array, Optional, Primitive, Record, Schema, parse_schema
+
+_MAGIC = b"Obj\x01"
+_SYNC_BYTES = 16
+_DELETED = 2
+"""Status of an entry whose file the manifest's own snapshot took away."""
+_CONTENTS: Mapping[int, Literal["data", "positions", "equality"]] = {0: "data", 1: "positions", 2: "equality"}
+
+Read = Callable[[str], bytes]
+"""The whole object behind a path of the table's metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A file that hides rows of data files."""
+
+    path: str
+    kind: Literal["positions", "equality"]
+    format: str
+    """PARQUET, AVRO, ORC or PUFFIN."""
+    size: int
+    """Bytes."""
+    sequence_number: int
+    """It hides rows of data files whose number is not above it."""
+    snapshot_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFiles:
+    """Everything that one snapshot holds."""
+
+    data: tuple[LiveFile, ...]
+    deletes: tuple[DeleteFile, ...]
+
+
+def snapshot_files(read: Read, metadata_path: str, snapshot_id: int | None, fields: StreamFields) -> SnapshotFiles:
+    """The files of one snapshot of the table whose metadata stands at `metadata_path`; of none, if it is None.
+
+    Raises `Corrupted` if something cannot be understood, and what `read` raises.
+    """
+    if snapshot_id is None:
+        return SnapshotFiles((), ())
+    manifests = list(_manifests(read, metadata_path, snapshot_id))
+    has_deletes = any(one.get("content") for one in manifests)
+    data: list[LiveFile] = []
+    deletes: list[DeleteFile] = []
+    for manifest in manifests:
+        for entry in records(read(manifest["manifest_path"]), manifest["manifest_path"]):
+            if entry["status"] == _DELETED:
+                continue
+            file, sequence, snapshot = entry["data_file"], _sequence(entry, manifest), entry["snapshot_id"] or manifest["added_snapshot_id"]
+            kind = _CONTENTS.get(file.get("content") or 0)
+            if kind == "data":
+                data.append(_live_file(file, manifest, sequence, snapshot, fields, has_deletes))
+            elif kind is not None:
+                deletes.append(
+                    DeleteFile(file["file_path"], kind, str(file["file_format"]).upper(), file["file_size_in_bytes"], sequence, snapshot)
+                )
+            else:
+                raise Corrupted(f"manifest {manifest['manifest_path']} lists a file of content {file.get('content')!r}")
+    return SnapshotFiles(tuple(data), tuple(deletes))
+
+
+def _manifests(read: Read, metadata_path: str, snapshot_id: int) -> Iterator[dict[str, Any]]:
+    """The rows of the snapshot's manifest list."""
+    try:
+        text = read(metadata_path)
+        metadata = json.loads(zlib.decompress(text, wbits=31) if text[:2] == b"\x1f\x8b" else text)
+        found = next(one for one in metadata["snapshots"] if one["snapshot-id"] == snapshot_id)
+        path = str(found["manifest-list"])
+    except (ValueError, KeyError, TypeError, StopIteration, zlib.error) as error:
+        raise Corrupted(f"{metadata_path} does not tell where snapshot {snapshot_id} is: {error!r}") from error
+    for one in records(read(path), path):
+        if "manifest_path" not in one:
+            raise Corrupted(f"{path} is no manifest list")
+        yield one
+
+
+def _sequence(entry: Mapping[str, Any], manifest: Mapping[str, Any]) -> int:
+    """An entry without a number of its own has its manifest's; before there were numbers it was 0."""
+    own = entry.get("sequence_number")
+    return int((manifest.get("sequence_number") or 0) if own is None else own)
+
+
+def _live_file(
+    file: Mapping[str, Any], manifest: Mapping[str, Any], sequence: int, snapshot: int, fields: StreamFields, has_deletes: bool
+) -> LiveFile:
+    lower, upper = file.get("lower_bounds"), file.get("upper_bounds")
+    partition = file["partition"]
+    return LiveFile(
+        path=file["file_path"],
+        record_count=file["record_count"],
+        file_size=file["file_size_in_bytes"],
+        spec_id=manifest["partition_spec_id"],
+        partition=tuple(partition.values()),
+        offset_min=bound_number(lower, fields.offset),
+        offset_max=bound_number(upper, fields.offset),
+        partition_min=bound_number(lower, fields.partition),
+        partition_max=bound_number(upper, fields.partition),
+        snapshot_id=snapshot,
+        sequence_number=sequence,
+        has_deletes=has_deletes,
+    )
+
+
+def records(data: bytes, name: str) -> Iterator[dict[str, Any]]:
+    """The records of an Avro container file, by field name; maps with integer keys as mappings. Raises `Corrupted`, naming `name`."""
+    try:
+        header, at = _header(data)
+        schema = parse_schema(header["avro.schema"].decode())
+        codec = header.get("avro.codec", b"null").decode()
+        if codec not in ("null", "deflate"):
+            raise Corrupted(f"its codec {codec!r} is not known here")
+        if not isinstance(schema, Record):
+            raise Corrupted("it does not hold records")
+        sync = data[at : at + _SYNC_BYTES]
+        at += _SYNC_BYTES
+        shape = _shape(schema)
+        while at < len(data):
+            count, at = _number(data, at)
+            size, at = _number(data, at)
+            block, end = data[at : at + size], at + size
+            if count < 0 or size < 0 or len(block) != size or data[end : end + _SYNC_BYTES] != sync:
+                raise Corrupted(f"its block at {at} does not end where it says")
+            block = zlib.decompress(block, wbits=-15) if codec == "deflate" else block
+            for values in read_data(schema, block, count):
+                yield shape(values)
+            at = end + _SYNC_BYTES
+    except (Corrupted, KeyError, ValueError, zlib.error) as error:
+        raise Corrupted(f"{name} cannot be read as an Avro file: {error}") from error
+
+
+def _header(data: bytes) -> tuple[dict[str, bytes], int]:
+    """The file's metadata and where its synchronisation marker stands."""
+    if data[:4] != _MAGIC:
+        raise Corrupted("it does not begin as one")
+    found: dict[str, bytes] = {}
+    count, at = _number(data, 4)
+    while count:
+        if count < 0:  # then the size of the block in bytes follows
+            count = -count
+            _, at = _number(data, at)
+        for _ in range(count):
+            name, at = _text(data, at)
+            value, at = _text(data, at)
+            found[name.decode()] = value
+        count, at = _number(data, at)
+    return found, at
+
+
+def _text(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _number(data, at)
+    if size < 0 or at + size > len(data):
+        raise Corrupted(f"it ends inside its header at {at}")
+    return data[at : at + size], at + size
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A variable-length zigzag number and what follows it."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise Corrupted(f"it ends inside a number at {at}")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _shape(schema: Schema) -> Callable[[Any], Any]:
+    """How the lists that a datum is read as get the names of their fields."""
+    if isinstance(schema, Optional):
+        inner = _shape(schema.schema)
+        return lambda value: None if value is None else inner(value)
+    if isinstance(schema, Record):
+        names = [one.name for one in schema.fields]
+        shapes = [_shape(one.schema) for one in schema.fields]
+        return lambda values: {name: shape(value) for name, shape, value in zip(names, shapes, values, strict=True)}
+    if isinstance(schema, Array) and schema.properties.get("logicalType") == "map":
+        return dict
+    if isinstance(schema, Array) and not isinstance(schema.items, Primitive):
+        item = _shape(schema.items)
+        return lambda values: [item(value) for value in values]
+    return lambda value: value

@@ -1,0 +1,316 @@
+"""The deep audit's jobs on Spark: files in, runs of offsets and digests back.
+
+Owns how rows are read: by Spark's own Parquet reader, page checksums compared, no file split, so that a worker sees each file's rows in
+their order. Of archives every column goes to the worker that rebuilds the records; of somebody else's files only the coordinates do, and
+those are sorted first, because such files mix offsets as they like. Promises that a job is bounded (`JOB_BYTES` of files, one of them at
+least), that each waits for its turn on the session, and that the session's settings stay as they are. A file that cannot be read does not
+stop the others: it comes back short. Must never collect rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from archiver.errors import RetryLater
+from archiver.schema.state import TopicSchema, arrow_schema
+from archiver.spark_session import Pulse
+from reconcile.coverage import Range
+from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.spark.intake_digests import digest_batches
+from reconcile.spark.summary import (
+    FOREIGN,
+    RESULT,
+    archive_summary,
+    by_spelling,
+    merged_foreign,
+    packed,
+    positions_summary,
+    sorted_summary,
+    spelled,
+    unhidden,
+    unpacked,
+)
+
+JOB_BYTES = 1024**3
+"""Files of one job. It bounds how long a round of archiving waits for an audit that is under way."""
+_TASK_BYTES = 128 * 1024**2
+_TASKS_PER_CORE = 4
+_TASKS_PER_JOB = 8
+_BATCH_BYTES = 16 * 1024**2
+"""About so much of columns is handed to a worker at a time."""
+_BATCH_ROWS = (16, 4096)
+_OFFSETS_TOGETHER = 2**20
+"""Rows of somebody else's files are sorted in blocks of so many offsets."""
+_COORDINATES = "kafka struct<partition int, offset long, ingest_timestamp timestamp>"
+_POSITIONS = "file_path string, pos long"
+_TAG = "archiver-audit"
+_TEXT_MAX = 300
+
+Turn = Callable[[str], AbstractContextManager[None]]
+
+
+class SparkRows:
+    """The `RowReader` on the session that `session` returns at each call, so that a lost one is replaced."""
+
+    def __init__(
+        self,
+        session: Callable[[], SparkSession],
+        turn: Turn,
+        timeout_s: float,
+        answering: Callable[[], Pulse],
+        data_uri: str,
+        cluster_id: str,
+        job_bytes: int = JOB_BYTES,
+    ) -> None:
+        """`timeout_s` bounds a job; `data_uri` and `cluster_id` are what a worker opens to read intake."""
+        self._session = session
+        self._turn = turn
+        self._timeout_s = timeout_s
+        self._answering = answering
+        self._intake = (data_uri, cluster_id)
+        self._job_bytes = job_bytes
+
+    def positions(self, files: Sequence[RowFile]) -> Mapping[str, tuple[Range, ...]]:
+        """As the Protocol says."""
+        if not files:
+            return {}
+
+        def ask(session: SparkSession) -> list[Any]:
+            frame = _parquet(session, files, _POSITIONS, strict=True).repartition(_cores(session), "file_path")
+            return _results(frame.sortWithinPartitions("file_path", "pos").mapInArrow(positions_summary, RESULT))
+
+        found: dict[str, tuple[Range, ...]] = {}
+        for part in self._job(ask):
+            found.update({path: tuple(runs) for path, runs in part.items()})
+        return found
+
+    def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
+        """As the Protocol says."""
+        columns = from_arrow_schema(arrow_schema(schema))
+        found: list[FileRows] = []
+        for chunk in _chunks(files, self._job_bytes):
+            found += self._archives(chunk, schema, columns)
+        return found
+
+    def _archives(self, files: Sequence[RowFile], schema: TopicSchema, columns: StructType) -> list[FileRows]:
+        """One job, or more if it fails: the file that makes it fail is found by halving."""
+
+        def ask(session: SparkSession) -> list[Any]:
+            frame = _parquet(session, files, columns)
+            chosen = frame.select(*_place(), sql.col("key.__raw__").alias("key"), "value", "headers", "kafka")
+            return _results(chosen.mapInArrow(archive_summary(files, schema), RESULT))
+
+        try:
+            return self._job(ask)
+        except _Unreadable as error:
+            if len(files) == 1:
+                return [FileRows(files[0].uri, trouble=str(error))]
+            half = len(files) // 2
+            return self._archives(files[:half], schema, columns) + self._archives(files[half:], schema, columns)
+
+    def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
+        """As the Protocol says. One job, however large: offsets of all files are sorted together."""
+        if not files:
+            return ForeignRows()
+
+        def ask(session: SparkSession) -> list[Any]:
+            frame = _parquet(session, files, _COORDINATES, strict=True)
+            coordinates = frame.select(*_place(), "kafka").mapInArrow(unhidden(files), FOREIGN)
+            block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
+            together = coordinates.repartition(_cores(session) * _TASKS_PER_CORE, sql.col("partition"), block)
+            parts = _results(together.sortWithinPartitions("partition", "offset").mapInArrow(sorted_summary, RESULT))
+            counted = frame.groupBy(sql.col("_metadata.file_path").alias("path")).count().collect()
+            known = by_spelling(files)
+            return [merged_foreign(parts, {known[spelled(row["path"])].uri: row["count"] for row in counted})]
+
+        try:
+            found: ForeignRows = self._job(ask)[0]
+            return found
+        except _Unreadable as error:
+            return ForeignRows(trouble=str(error))
+
+    def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
+        """As the Protocol says."""
+        found: dict[str, bytes] = {}
+        ordered = sorted(ranges, key=lambda one: (one.segments[0].file.log_index if one.segments else 0, one.base))
+        for tasks in _rounds(ordered, _TASKS_PER_JOB):
+
+            def ask(session: SparkSession, tasks: Sequence[Sequence[IntakeRange]] = tasks) -> list[Any]:
+                rows = [(number, bytearray(packed(task).column(0)[0].as_py())) for number, task in enumerate(tasks)]
+                frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
+                return _results(frame.select("task").mapInArrow(digest_batches(*self._intake), RESULT))
+
+            for part in self._job(ask):
+                found.update(part)
+        return found
+
+    def _job(self, ask: Callable[[SparkSession], list[Any]]) -> list[Any]:
+        """One job, in its turn and within its time. Raises `RetryLater`, or `_Unreadable` if files cannot be read."""
+        with self._turn("a deep audit"), _apart(self._session(), self._answering()) as session:
+            pulse = self._answering()
+            overdue = threading.Event()
+
+            def cancel() -> None:
+                overdue.set()
+                with contextlib.suppress(PySparkException, Py4JError, OSError):
+                    _cancel(session)
+
+            timer = threading.Timer(self._timeout_s, cancel)
+            timer.daemon = True
+            try:
+                with pulse, _tagged(session):
+                    timer.start()
+                    return ask(session)
+            except (PySparkException, Py4JError, OSError, EOFError) as error:
+                if overdue.is_set():
+                    raise RetryLater(f"a job of the deep audit was cancelled after spark.job_timeout = {self._timeout_s:g} s") from error
+                if pulse.silent:
+                    raise RetryLater(
+                        f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; audit again"
+                    ) from error
+                raise _Unreadable(f"spark could not read it: {_told(error)}") from error
+            finally:
+                timer.cancel()
+
+
+class _Unreadable(RetryLater):
+    """A job failed, for a reason that may be in the files."""
+
+
+def _parquet(session: SparkSession, files: Sequence[RowFile], columns: StructType | str, *, strict: bool = False) -> DataFrame:
+    """The files' rows, each file in one piece. Unless `strict`, of a file that cannot be read on the rest is left out."""
+    total, largest = sum(file.size for file in files), max(file.size for file in files)
+    together = max(largest, min(_TASK_BYTES, total // (_TASKS_PER_CORE * _cores(session)))) + 1
+    low, high = _BATCH_ROWS
+    rows = min(high, max(low, _BATCH_BYTES // max(1, *(file.row_bytes for file in files))))
+    for name, value in {
+        # With one partition asked for, files are cut at this size and nowhere below it: none is cut.
+        "spark.sql.files.maxPartitionBytes": together,
+        "spark.sql.files.minPartitionNum": 1,
+        "spark.sql.files.openCostInBytes": 4096,
+        "spark.sql.files.ignoreCorruptFiles": str(not strict).lower(),
+        "spark.sql.files.ignoreMissingFiles": str(not strict).lower(),
+        "spark.sql.parquet.columnarReaderBatchSize": rows,
+        "spark.sql.execution.arrow.maxRecordsPerBatch": rows,
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": _cores(session),
+        "spark.sql.shuffle.partitions": _cores(session),
+        "spark.sql.session.timeZone": "UTC",
+    }.items():
+        session.conf.set(name, str(value))
+    options = {
+        "recursiveFileLookup": "true",  # the folders' names are no columns
+        "datetimeRebaseMode": "CORRECTED",
+        "int96RebaseMode": "CORRECTED",
+        "parquet.page.verify-checksum.enabled": "true",
+    }
+    return session.read.schema(columns).options(**options).parquet(*(_unglobbed(file.uri) for file in files))
+
+
+def _place() -> list[Column]:
+    """The path in the first row of each file, and the position of every row."""
+    row = sql.col("_metadata.row_index")
+    return [sql.when(row == 0, sql.col("_metadata.file_path")).alias("path"), row.alias("row")]
+
+
+def _unglobbed(uri: str) -> str:
+    """Spark takes these characters of a path for patterns."""
+    return "".join(f"\\{one}" if one in "*?[]{}" else one for one in uri)
+
+
+def _results(frame: DataFrame) -> list[Any]:
+    return [unpacked(bytes(row["result"])) for row in frame.collect()]
+
+
+def _cores(session: SparkSession) -> int:
+    if hasattr(session, "sparkContext"):
+        return max(1, session.sparkContext.defaultParallelism)
+    return int(session.conf.get("spark.default.parallelism", "") or 2)
+
+
+@contextlib.contextmanager
+def _apart(shared: Any, pulse: Pulse) -> Iterator[SparkSession]:
+    """A session with settings of its own. A Spark Connect server keeps its copy until it is told that nobody needs it."""
+    connect = not hasattr(shared, "newSession")
+    try:
+        with pulse:
+            if connect:
+                shared.conf.get("spark.sql.session.timeZone")  # a session that nothing was asked of is not there yet
+            session = shared.cloneSession() if connect else shared.newSession()
+    # Spark Connect lets errors of gRPC through as they are; nothing has begun, whatever it is.
+    except Exception as error:
+        raise RetryLater(f"spark was lost before a job of the deep audit began: {_told(error)}") from error
+    try:
+        yield session
+    finally:
+        if connect:
+            with contextlib.suppress(Exception):  # it ends there by itself in time
+                session.client.release_session()
+                session.client.close()
+
+
+@contextlib.contextmanager
+def _tagged(session: SparkSession) -> Iterator[None]:
+    """What this thread starts on Spark can be cancelled by `_cancel`."""
+    context = session.sparkContext if hasattr(session, "sparkContext") else None
+    (session.addTag if context is None else context.addJobTag)(_TAG)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PySparkException, Py4JError, OSError):  # the JVM may be gone, and the tag with it
+            (session.removeTag if context is None else context.removeJobTag)(_TAG)
+
+
+def _cancel(session: SparkSession) -> None:
+    if hasattr(session, "sparkContext"):
+        session.sparkContext.cancelJobsWithTag(_TAG)
+    else:
+        session.interruptTag(_TAG)
+
+
+def _chunks(files: Sequence[RowFile], bytes_max: int) -> Iterator[list[RowFile]]:
+    """Files for one job each, in their order."""
+    chunk: list[RowFile] = []
+    size = 0
+    for file in files:
+        if chunk and size + file.size > bytes_max:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(file)
+        size += file.size
+    if chunk:
+        yield chunk
+
+
+def _rounds(ranges: Sequence[IntakeRange], tasks_max: int) -> Iterator[list[list[IntakeRange]]]:
+    """Ranges in bundles of about `_TASK_BYTES` of records, and those in jobs of `tasks_max`."""
+    tasks: list[list[IntakeRange]] = []
+    size = 0
+    for one in ranges:
+        if not tasks or size > _TASK_BYTES:
+            if len(tasks) == tasks_max:
+                yield tasks
+                tasks = []
+            tasks.append([])
+            size = 0
+        tasks[-1].append(one)
+        size += sum(segment.raw_bytes for segment in one.segments)
+    if tasks:
+        yield tasks
+
+
+def _told(error: BaseException) -> str:
+    """The innermost cause that Java names, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_TEXT_MAX]

@@ -1,0 +1,33 @@
+"""Configured topics that do not exist are declared; what was deleted stays deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import NotFound
+from archiver.settings import load_settings
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver
+
+
+def test_a_missing_topic_is_declared_and_a_deleted_one_is_not(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    with Driver(deployment) as driver:
+        application = driver.application
+        application.writer().close()
+        document = deployment.document()
+        document["topics"].append({"name": "added", "partitions": 2})
+        deployment.write(document)
+        application.settings = load_settings(deployment.config, {})
+        application.sequencer.delete_topic(application.topic("kept").topic_id)
+        with pytest.raises(NotFound):
+            application.topic("added")
+        application.declare_missing()
+        assert application.topic("added").partitions == 2
+        with pytest.raises(NotFound, match="was deleted"):
+            application.topic("kept")
+        tail = application.intake_log.tail()
+        application.declare_missing()
+        assert application.intake_log.tail() == tail

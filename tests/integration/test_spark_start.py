@@ -1,0 +1,79 @@
+"""A Spark session that cannot start says why each time, also after its JVM died between two tries."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import java_gateway
+
+from archiver.spark_session import _Start
+
+PROGRAM = """
+import os, psutil
+from archiver.errors import Halt
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+
+sessions = SparkSessions(SparkSettings(master="local[1]", driver_memory="200m"), os.environ)
+for _ in range(3):
+    try:
+        sessions.session()
+    except Halt as error:
+        print("INVALID_DRIVER_MEMORY" in str(error), flush=True)
+    machines = [process for process in psutil.Process().children(recursive=True) if process.name() == "java"]
+    for process in machines:
+        process.kill()
+    psutil.wait_procs(machines, 20)
+    print(len(machines), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_a_start_that_fails_again_after_the_jvm_died_says_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split() == ["True", "1"] * 3, done.stdout
+
+
+@pytest.mark.parametrize(("seconds", "timeout_s", "code"), [("60", 0.2, -9), ("0", 60.0, None)], ids=["too long", "in time"])
+def test_a_start_has_an_end(seconds: str, timeout_s: float, code: int | None) -> None:
+    gateways: Any = java_gateway
+    before, start = gateways.Popen, _Start(timeout_s)
+    with start:
+        process = gateways.Popen(["sleep", seconds])
+        process.wait(60)
+    assert start.killed() == code
+    assert gateways.Popen is before
+
+
+INTERRUPTED = """
+import os
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+
+session = SparkSessions(SparkSettings(master="local[1]", driver_memory="600m"), os.environ).session()
+print(session.range(3).count(), len(os.listdir(os.environ["TMPDIR"])) > 0, flush=True)
+raise KeyboardInterrupt
+"""
+
+
+@pytest.mark.spark
+def test_ctrl_c_leaves_no_scratch_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.stdout.split() == ["3", "True"], done.stderr[-2000:]
+    assert list(tmp_path.glob("archiver-spark-*")) == []

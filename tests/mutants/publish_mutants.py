@@ -1,0 +1,200 @@
+"""Every rule of publishing, broken on purpose: commit, evidence, takeover, cleaning (`docs/protocols/publish.md`, `vacuum.md`).
+
+Half of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named where the rule is defence in
+depth, so that nothing goes wrong for as long as the others hold, or where one seed of very many needs it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.mutants.breaking import Mutant
+
+CHOOSE_TESTS = ("tests/unit/test_choose.py",)
+EVIDENCE_TESTS = ("tests/unit/test_evidence.py",)
+ORPHAN_TESTS = ("tests/unit/test_clean_orphans.py",)
+LINE_TESTS = ("tests/unit/test_past_watermarks.py", "tests/unit/test_foreign_branches.py")
+CONTRACT = "tests/contract/test_tables.py"
+ASKED = 'swapped = swap(self._tables, prepared, self._leader.check, "table.swap")\n'
+
+_simulated = partial(Mutant, rig="publish")
+_tested = partial(Mutant, simulated=False)
+
+COMMITTING = (
+    _simulated(
+        "retry on unknown: the same files again, without a look",
+        "archiver/catalog/commit.py",
+        f"            {ASKED}            if swapped.outcome is SwapOutcome.UNKNOWN:\n",
+        f"            {ASKED}"
+        "            if swapped.outcome is not SwapOutcome.APPLIED:\n"
+        "                found = load_table(self._tables, target, ledger.table_uuid)\n"
+        "                prepared = prepare(look if found is None else replace(look, view=found), ledger) or prepared\n"
+        f"                {ASKED}"
+        "            if swapped.outcome is SwapOutcome.UNKNOWN:\n",
+        profile="lost replies",
+    ),
+    _simulated(
+        "assign instead of max: evidence of the partitions in the commit alone (C5)",
+        "archiver/catalog/commit.py",
+        "self._leader.epoch, commit_id, choice.reached)",
+        "self._leader.epoch, commit_id, tuple(\n"
+        "                max((item.archive.end for item in choice.offered if item.archive.partition == at), default=0)\n"
+        "                for at in range(len(choice.reached))\n"
+        "            ))",
+    ),
+    _tested(
+        "max instead of assign: the ledger's watermark never goes down (T4)",
+        "archiver/ledger/fold.py",
+        "topic.watermarks[item.partition] = item.offset",
+        "topic.watermarks[item.partition] = max(topic.watermark(item.partition), item.offset)",
+        ("tests/unit/test_ledger_fold.py",),
+    ),
+    _tested(
+        "skip the watermark check (C3)",
+        "archiver/catalog/choose.py",
+        "    if not same_place(gaps, partition, archive.base, at[partition]):",
+        "    if same_place(gaps, partition, archive.base, -1):",
+        CHOOSE_TESTS,
+    ),
+    _tested(
+        "a path in the lineage is not looked for (C3)",
+        "archiver/catalog/choose.py",
+        "if item.path is not None and item.path in paths:",
+        "if item.path is None and item.path in paths:",
+        CHOOSE_TESTS,
+    ),
+    _simulated(
+        "every file is compared with the watermark, none with the one before (C3, chain)",
+        "archiver/catalog/choose.py",
+        "            at[archive.partition] = max(at[archive.partition], archive.end)",
+        "            at[archive.partition] = at[archive.partition]",
+        CHOOSE_TESTS,
+    ),
+    _tested(
+        "the lineage since the token may have holes (C3, lineage)",
+        "archiver/catalog/choose.py",
+        "    if not archive.gap_only and not complete(item):",
+        "    if not archive.gap_only and not complete(item) and archive.base < 0:",
+        CHOOSE_TESTS,
+    ),
+    _simulated(
+        "trust a rolled-back property (C1)",
+        "archiver/catalog/evidence.py",
+        "if item.snapshot_id == evidence.snapshot_id), None)",
+        "if item.snapshot_id == evidence.snapshot_id), 0)",
+        EVIDENCE_TESTS,
+    ),
+    _simulated(
+        "retention's start counts for nothing (C1)",
+        "archiver/catalog/evidence.py",
+        "    vector = tuple(max(evidence.offset(partition), starts.get(partition, 0)) for partition in range(partitions))",
+        "    vector = tuple(0 if partition in starts else evidence.offset(partition) for partition in range(partitions))",
+        EVIDENCE_TESTS,
+    ),
+    _tested(
+        "no look at the log between load and swap (C4)",
+        "archiver/catalog/swap.py",
+        '    check()\n    try:\n        failpoints.reach(f"{point}.before")',
+        '    try:\n        failpoints.reach(f"{point}.before")',
+        ("tests/integration/test_commit.py",),
+    ),
+    _tested(
+        "a path is used twice (P2)",
+        "archiver/jobs/run.py",
+        "        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans):",
+        "        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans[:0]):",
+        ("tests/integration/test_driver.py",),
+    ),
+    _tested(
+        "adopt without a digest",
+        "archiver/jobs/archive_file.py",
+        '"partition", "base", "end", "records_digest")',
+        '"partition", "base", "end")',
+        ("tests/integration/test_refine_trouble.py",),
+    ),
+)
+
+CATALOGS = (
+    _simulated(
+        "the catalog does not compare the base (C5)",
+        "archiver/catalog/memory.py",
+        "    if state.current != parent:",
+        "    if state.current != parent and parent == 0:",
+        (CONTRACT,),
+    ),
+    _tested(
+        "the catalog does not compare the uuid (C5)",
+        "archiver/catalog/memory.py",
+        "    if state.uuid != request.uuid:",
+        "    if state.uuid != request.uuid and parent == 0:",
+        (CONTRACT,),
+    ),
+    _tested(
+        "the catalog does not compare the sequence number (C5)",
+        "archiver/catalog/memory.py",
+        "    if parent is not None and request.snapshot.view.sequence_number <= state.last_sequence:",
+        "    if parent == 0 and request.snapshot.view.sequence_number <= state.last_sequence:",
+        (CONTRACT,),
+    ),
+)
+
+CLEANING = (
+    _simulated(
+        "delete before unlink: what is retired goes while the table names it",
+        "reconcile/clean_orphans.py",
+        "        if info.key in folder.named or ledger.pending_file",
+        "        if (info.key in folder.named and key.end > ledger.start(key.partition)) or ledger.pending_file",
+        ORPHAN_TESTS,
+    ),
+    _simulated(
+        "what waits for its commit is swept (D1)",
+        "reconcile/clean_orphans.py",
+        " or ledger.pending_file(info.key) is not None or ",
+        " or ",
+        ORPHAN_TESTS,
+    ),
+    _simulated(
+        "the cleaner looks at the current snapshot alone (D1)",
+        "archiver/catalog/memory.py",
+        "        for snapshot in _state(view).snapshots.values():\n            yield from (",
+        "        for snapshot in [_state(view).snapshots[key] for key in (view.snapshot_id,) if key]:\n            yield from (",
+    ),
+    _tested(
+        "no fence before an archive goes (D2)",
+        "reconcile/clean_tables.py",
+        "        return self.has_table and any(item.sequence_number",
+        "        return not self.has_table and any(item.sequence_number",
+        ("tests/unit/test_clean_fence.py",),
+    ),
+    _tested(
+        "skip CONDEMN: what is not needed goes at once",
+        "reconcile/clean.py",
+        "        if keys:\n            append_in_parts(self._parts.leader, keys, lambda part, _: pb.Condemned(",
+        "        for key in keys:\n            self._parts.objects.delete(key)\n        if not keys:\n"
+        "            append_in_parts(self._parts.leader, keys, lambda part, _: pb.Condemned(",
+        ("tests/unit/test_clean_run.py",),
+    ),
+    _simulated(
+        "intake goes below the current watermark (D3)",
+        "reconcile/lines.py",
+        "    oldest = oldest_sequence(view)\n    return tuple(",
+        "    oldest = view.sequence_number\n    return tuple(",
+        LINE_TESTS,
+    ),
+    _tested(
+        "what somebody made on a rolled-back table counts by its number (D3)",
+        "reconcile/lines.py",
+        "        if snapshot.snapshot_id not in lineage and COMMIT_ID not in root.summary:",
+        "        if snapshot.snapshot_id in lineage and COMMIT_ID not in root.summary:",
+        LINE_TESTS,
+    ),
+    _tested(
+        "behind the cut everything of somebody else is taken for an ancestor (D3)",
+        "reconcile/lines.py",
+        "    return snapshot.sequence_number < oldest and tells_of_removed_rows(snapshot)",
+        "    return snapshot.sequence_number < oldest",
+        LINE_TESTS,
+    ),
+)
+
+PUBLISHING = (*COMMITTING, *CATALOGS, *CLEANING)

@@ -1,0 +1,369 @@
+"""The product's daemon as one simulated process: it archives, looks after the tables and cleans, over the world as that process sees it.
+
+The lease is given to everybody and the clock may be wrong: nothing may lean on either. Two of them may believe that they lead at the same
+time. Promises to go on until nobody sends any more, nothing is left to archive, and nothing is left to clean.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.evidence import read_evidence
+from archiver.catalog.restate import is_set_back
+from archiver.catalog.tables import Identifier
+from archiver.errors import Corrupted, Deposed, OutcomeUnknown, RetryLater
+from archiver.ids import SeededIds
+from archiver.jobs.looks import Looks
+from archiver.jobs.publish import Publisher
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
+from archiver.jobs.report import TopicReport
+from archiver.jobs.run import ArchiveRun, Parts
+from archiver.jobs.task import run_bundle
+from archiver.jobs.topic_setup import TopicSetup
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import Leadership
+from archiver.objects.cluster import ClusterIdentity
+from archiver.settings import Settings
+from archiver.settings_groups import CleanupSettings, LogSettings
+from intake.backlog import Backlog
+from intake.sequencer import Sequencer
+from reconcile.clean import CleanParts, CleanReport, CleanRun
+from reconcile.clean_tables import TableFolders
+from reconcile.lines import LineReader
+from reconcile.look import Looker, LookParts
+from reconcile.reconcile_run import ReconcileRun, RunParts
+from reconcile.repair import Repairer, RepairParts
+from reconcile.replaced import ReplacedArchives
+from reconcile.vacuum import needed_files
+from tests.simulation.publish.catalog_twin import SimulatedTables
+from tests.simulation.publish.publish_ground import Ground
+from tests.simulation.schedule import Process, Violation
+from tests.simulation.twins import SimulatedClock, SimulatedLog, SimulatedObjects
+
+ORPHAN_AGE_S = 0.5
+CLUSTER = ClusterIdentity("c" * 32, "simulated", 1)
+
+
+@dataclass
+class Orders:
+    """What a run is played with, the same for every daemon."""
+
+    seed: int
+    ground: Ground
+    settings: Settings
+    log: LogSettings
+    limits: CommitLimits
+    topics: dict[str, Identifier]
+    light: bool
+    is_over: Callable[[], bool] = lambda: False
+    """Nobody sends any more, and no stranger touches a table."""
+    halted: dict[str, str] = field(default_factory=dict)
+    """Why a topic waits for people, as the newest run said."""
+
+
+class EverybodysLease:
+    """A lease that protects nothing."""
+
+    def acquire(self) -> None:
+        """Granted."""
+
+    def release(self) -> None:
+        """As if it had been held."""
+
+    def holder(self) -> str | None:
+        return None
+
+
+class Station:
+    """One process's part of the product."""
+
+    def __init__(self, orders: Orders, process: Process, *, lasting: bool) -> None:
+        ground = orders.ground
+        self.process = process
+        self.orders = orders
+        self.clock = SimulatedClock(process)
+        self.ids = SeededIds(orders.seed * 1_000_003 + process.number)
+        self.objects = SimulatedObjects(ground, process)
+        self.tables = SimulatedTables(ground.tables, process)
+        self.sequencer = Sequencer(SimulatedLog(ground.intake, process), self.ids, self.clock, orders.log)
+        self.leader = Leader(SimulatedLog(ground.control, process), self.ids, self.clock, process.name, orders.log)
+        self.looks = Looks()
+        self.leadership = Leadership(self.leader, EverybodysLease(), lasting=lasting)
+        self.lines = LineReader(self.objects, CLUSTER.cluster_id, lambda _: self.tables, orders.settings.topics)
+
+    def archiving(self) -> ArchiveRun:
+        """A run of archiving, as the composition root makes one."""
+        orders = self.orders
+
+        def no_schema(*_: object) -> None:
+            raise AssertionError("no topic has a schema")
+
+        return ArchiveRun(
+            Parts(
+                settings=orders.settings,
+                cluster_id=CLUSTER.cluster_id,
+                sequencer=self.sequencer,
+                leadership=self.leadership,
+                setup=TopicSetup(CLUSTER, self.objects, self.leader, lambda _: self.tables, no_schema, orders.limits, self.clock),  # type: ignore[arg-type]
+                publisher=Publisher(CLUSTER.name, self.leader, self.clock, self.ids),
+                committer=lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
+                refine=self.refine,
+                options=RefineOptions(),
+                cores=lambda: 1,
+                memory_bytes=1 << 30,
+                clock=self.clock,
+                ids=self.ids,
+                progress=lambda line: self.process.schedule.note(self.process.name, line),
+            )
+        )
+
+    def refine(self, job: RefineJob) -> Sequence[PlanResult]:
+        """What a Spark worker does, with this process's way to the store."""
+        if self.orders.light:
+            return [result for task in job.descriptors() for result in run_bundle(task, self.objects)]
+        tasks = [unpack_task(pack(task)) for task in job.descriptors()]
+        return [unpack_result(pack(result)) for task in tasks for result in run_bundle(task, self.objects)]
+
+    def cleaning(self, grace_s: float) -> CleanRun:
+        """A run of cleaning, as the composition root makes one."""
+        return CleanRun(
+            CleanParts(
+                objects=self.objects,
+                sequencer=self.sequencer,
+                intake=self.sequencer.backlog,
+                leadership=self.leadership,
+                lines=self.lines.read,
+                superseded=lambda: (),
+                replaced=ReplacedArchives(lambda _: self.tables, self.orders.settings.topics).keys,
+                folders=self._folders(),
+                settings=CleanupSettings.model_construct(grace=grace_s, deletes_max=20, orphan_age=ORPHAN_AGE_S),
+                clock=self.clock,
+                progress=lambda line: self.process.schedule.note(self.process.name, line),
+            )
+        )
+
+    def _folders(self) -> TableFolders:
+        orders = self.orders
+        return TableFolders(
+            self.objects,
+            CLUSTER.cluster_id,
+            self.leader,
+            lambda _: self.tables,
+            lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
+            orders.settings.topics,
+            self.ids,
+        )
+
+    def reconciling(self) -> ReconcileRun:
+        """A run of the reconciler, as the composition root makes one."""
+        topics = self.orders.settings.topics
+
+        def ledger() -> LedgerFold:
+            self.leader.refresh()
+            return self.leader.fold
+
+        looker = Looker(
+            LookParts(
+                objects=self.objects,
+                cluster_id=CLUSTER.cluster_id,
+                tables=lambda _: self.tables,
+                topics=topics,
+                clock=self.clock,
+                holder=lambda: None,
+                owner=self.process.name,
+                grace_s=ORPHAN_AGE_S,
+                commit_s=2.0,
+                silence_s=60.0,
+            )
+        )
+        repairer = Repairer(
+            RepairParts(
+                objects=self.objects,
+                cluster_id=CLUSTER.cluster_id,
+                tables=lambda _: self.tables,
+                topics=topics,
+                leadership=self.leadership,
+                intake=self.sequencer.backlog,
+                settle=self._settled,
+                ids=self.ids,
+                progress=lambda line: self.process.schedule.note(self.process.name, line),
+            )
+        )
+        return ReconcileRun(RunParts(looker, repairer, ledger, self.sequencer.backlog, self.clock))
+
+    def _settled(self, topic: str) -> str | None:
+        report = self.archiving().run((topic, frozenset())).of(topic)
+        return report.why or report.state if report.state in ("halted", "deferred") else None
+
+
+class Daemon:
+    """Archives and cleans until there is nothing left to do."""
+
+    def __init__(self, name: str, orders: Orders, choices: random.Random) -> None:
+        self.name = name
+        self.trouble = ""
+        """What held the newest turn up."""
+        self._orders = orders
+        self._random = choices
+        self._lasting = choices.random() < 0.85
+        self._everything = choices.random() < 0.5
+
+    def live(self, process: Process) -> None:
+        station = Station(self._orders, process, lasting=self._lasting)
+        while True:
+            process.sleep(self._random.randrange(10_000, 1_200_000))
+            process.require_current()
+            if self._turn(station):
+                return
+
+    def _turn(self, station: Station) -> bool:
+        """One turn; True if nothing is left to do."""
+        was_over = self._orders.is_over()
+        drawn = self._random.random()
+        try:
+            if was_over:
+                return self._archive(station, over=True) and self._clean(station) and self._orders.is_over()
+            if drawn < 0.65:
+                self._archive(station, over=False)
+            elif drawn < 0.85:
+                self._clean(station)
+            else:
+                self._reconcile(station)
+        except Corrupted:
+            raise
+        except Deposed as error:
+            self.trouble = str(error)
+            station.process.sleep(self._random.randrange(3_000_000))
+        except (RetryLater, OutcomeUnknown) as error:
+            self.trouble = str(error)
+        return False
+
+    def _archive(self, station: Station, *, over: bool) -> bool:
+        """Whether nothing is left to archive."""
+        report = station.archiving().run(everything=over or self._everything, looks=None if over else station.looks)
+        for item in report.topics.values():
+            if item.state == "halted":
+                self._orders.halted[item.topic] = item.why or "?"
+            elif item.state != "deferred":
+                self._orders.halted.pop(item.topic, None)
+        self.trouble = "; ".join(f"{item.topic} is {item.state}: {item.why}" for item in report.topics.values() if item.state != "idle")
+        return all(self._rests(station, item) for item in report.topics.values())
+
+    def _rests(self, station: Station, item: TopicReport) -> bool:
+        """Whether nothing is left to archive of the topic, or it waits for people and may."""
+        if item.state == "halted":
+            return self._orders.ground.may_halt(item.topic)
+        topic = station.sequencer.fold.topics_by_name[item.topic]
+        return item.state in ("idle", "archived") and not item.waiting and not station.leader.fold.topic(topic.topic_id).pending_by_id
+
+    def _clean(self, station: Station) -> bool:
+        """Whether nothing is left to clean."""
+        report: CleanReport = station.cleaning(self._random.choice((0.0, 0.5, 3.0))).run()
+        self._orders.ground.met["cleanings"] += 1
+        for kind, counted in report.kinds["condemned"].items():
+            self._orders.ground.met[f"condemned: {kind}"] += counted["objects"]
+        if report.findings:
+            raise Violation("no file that is needed is condemned", str(report.findings))
+        if report.error is not None and not isinstance(report.error, RetryLater | OutcomeUnknown):
+            raise Violation("nothing breaks", f"cleaning ended with {report.error}")
+        self.trouble = f"{report.waiting} objects are condemned and there; topics: {report.topics}"
+        held = any(topic["doubted"] for topic in report.topics)
+        busy = bool(report.condemned or report.deleted or report.starts or report.over or report.error is not None)
+        return not busy and (held or report.waiting == 0 or report.waiting == self._in_doubt())
+
+    def _in_doubt(self) -> int:
+        """How many condemned intake files stay because a foreign snapshot does not tell well how far it reaches."""
+        ground = self._orders.ground
+        intake = Backlog(ground.fold)
+        reader = LineReader(ground.objects, CLUSTER.cluster_id, lambda _: ground.tables, self._orders.settings.topics)
+        doubted = needed_files(intake, reader.read(intake, ground.ledger)).doubted
+        return sum(key in doubted for key in ground.ledger.condemned)
+
+    def _reconcile(self, station: Station) -> None:
+        report = station.reconciling().run("safe")
+        self._orders.ground.met["reconcilings"] += 1
+        for finding, fixed in report.findings:
+            self._orders.ground.met[f"{'repaired' if fixed else 'found'}: {finding.id}"] += 1
+        self.trouble = f"found {[finding.id for finding in report.left]}"
+
+
+class LastDaemon(Daemon):
+    """Comes when everybody has gone, and what was on its way has landed: it cleans up behind them, and has nothing to report."""
+
+    def live(self, process: Process) -> None:
+        process.sleep(round(2e6 * ORPHAN_AGE_S))
+        super().live(process)
+        ground = self._orders.ground
+        report = Station(self._orders, process, lasting=False).reconciling().run("nothing")
+        left = [finding.what for finding in report.left]
+        if left and not ground.touched:
+            raise Violation("the reconciler finds nothing in the end", str(left))
+        orphans = [] if ground.touched else ground.orphans()
+        if orphans:
+            raise Violation("no orphan is left behind", str(orphans))
+        ground.met["swept to the end"] += 1
+
+
+class Mender:
+    """The operator: mends a table that somebody rolled back. He rolls it forward again if he can, or has the rollback taken over."""
+
+    def __init__(self, orders: Orders, choices: random.Random, is_over: Callable[[], bool]) -> None:
+        self.name = "mender"
+        self.trouble = ""
+        self._orders = orders
+        self._random = choices
+        self._is_over = is_over
+        self._forward = choices.random() < 0.3
+        self._refused = 0
+
+    def live(self, process: Process) -> None:
+        station = Station(self._orders, process, lasting=False)
+        while True:
+            process.sleep(self._random.randrange(100_000, 3_000_000))
+            process.require_current()
+            over = self._is_over()
+            try:
+                if not self._mend(station) and over:
+                    return
+            except Corrupted:
+                raise
+            except (Deposed, RetryLater, OutcomeUnknown) as error:
+                self.trouble = str(error)
+
+    def _mend(self, station: Station) -> bool:
+        """Mend what is to be mended; whether there was anything that can be."""
+        ground, found = self._orders.ground, False
+        for name, identifier in ground.identifiers.items():
+            view = ground.tables.load(identifier)
+            if identifier in ground.lost or view is None or not is_set_back(view):
+                continue
+            evidence = read_evidence(view.properties)
+            if self._forward and evidence is not None and any(one.snapshot_id == evidence.snapshot_id for one in view.snapshots):
+                station.process.schedule.note(station.process.name, f"rolls {name} forward")
+                ground.tables.roll_back(identifier, evidence.snapshot_id)
+                ground.ever_rolled_back.discard(identifier)
+                ground.met["rolled forward"] += 1
+                continue
+            found |= self._take_over(station, name)
+        return found
+
+    def _take_over(self, station: Station, name: str) -> bool:
+        """`archiver reconcile --fix --topic`; False if it cannot be done."""
+        report = station.reconciling().run("everything", name)
+        mine = [(finding, fixed) for finding, fixed in report.findings if finding.id == "rolled-back"]
+        if any(fixed for _, fixed in mine):
+            self._orders.ground.met["rollback taken over"] += 1
+            self._orders.ground.taken_over(name)
+            return True
+        self.trouble = str(report.error or [finding.repair for finding, _ in mine])
+        self._refused += any("not repaired" in finding.repair for finding, _ in mine)
+        station.process.schedule.note(station.process.name, f"could not take over: {self.trouble}")
+        return self._refused < REFUSALS_MAX
+
+
+REFUSALS_MAX = 4
+"""An operator who is told so often that a rollback cannot be taken over leaves it at that."""

@@ -1,0 +1,183 @@
+"""A light stand-in for the bytes of archives and intake files, so that a schedule takes milliseconds: what it tests is who writes what
+when, and not Parquet. One seed of several plays with the real format.
+
+Only bytes are light. Planning, reading in the order of the log, ingest times, the cut into files, digests, the footer's keys, what is
+adopted and what is a conflict are the product's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from archiver.errors import Corrupted, NotFound
+from archiver.jobs import archive_file, plan_writer
+from archiver.jobs.archive_file import Footer, SpooledArchive
+from archiver.jobs.bounds import FileStatistics, leaves
+from archiver.objects import memory
+from archiver.objects.key_rules import check_key
+from intake.format import READ_SCHEMA
+from intake.reader import IntakeReader
+from intake.segments import FileRef, SegmentRef
+from tests.simulation.publish.contents import LIGHT_ARCHIVE, FieldIds, Row, light_archive, light_intake_rows, read_light
+
+
+@contextmanager
+def light_archives() -> Iterator[None]:
+    """Refinement reads and writes light files inside, and a key that was checked is not checked again."""
+    with ExitStack() as stack:
+        for owner, name, stand_in in (
+            (plan_writer, "ArchiveWriter", _LightWriter),
+            (plan_writer, "describe", _describe),
+            (archive_file, "pq", SimpleNamespace(read_metadata=_read_metadata)),
+            (archive_file, "check_seal", _check_seal),
+            (IntakeReader, "read", _read),
+            (memory.MemoryObjectStore, "spool_dir", lambda _: Path("no-spool")),
+            (memory, "check_key", lru_cache(maxsize=10_000)(check_key)),
+        ):
+            stack.enter_context(patch.object(owner, name, stand_in))
+        yield
+
+
+@dataclass(frozen=True)
+class _LightPath:
+    """A spool file that was never on a disk."""
+
+    data: bytes
+
+    def read_bytes(self) -> bytes:
+        return self.data
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        """Nothing to remove."""
+
+
+class _LightMetadata:
+    """A footer as far as the product asks for it."""
+
+    def __init__(self, data: bytes) -> None:
+        pairs, self.ids, self.rows = read_light(data)
+        self.metadata = {name.encode(): text.encode() for name, text in pairs.items()}
+        self.num_rows = len(self.rows)
+        self.schema = SimpleNamespace(to_arrow_schema=lambda: pa.schema([]))
+
+
+class _LightWriter:
+    """Stands for `ArchiveWriter`."""
+
+    def __init__(self, spool_dir: object, schema: pa.Schema, bounded: object, zstd_level: int) -> None:
+        del spool_dir, bounded, zstd_level
+        self._ids = _field_ids(_Layout(schema))
+        self._rows: list[Row] = []
+        self.pending_rows = self.pending_bytes = 0
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        kafka: Any = batch.column("kafka")
+        value: Any = batch.column("value")
+        columns = (
+            kafka.field("partition"),
+            kafka.field("offset"),
+            value.field("__raw__"),
+            kafka.field("ingest_timestamp").cast(pa.int64()),
+        )
+        self._rows.extend(zip(*(column.to_pylist() for column in columns), strict=True))
+
+    def close_row_group(self) -> None:
+        """There are no row groups."""
+
+    def finish(self, footer: Footer) -> SpooledArchive:
+        data = light_archive(footer.values(), self._ids, self._rows)
+        path: Any = _LightPath(data)
+        found: Any = _LightMetadata(data)
+        return SpooledArchive(path, len(data), hashlib.sha256(data).digest(), found, footer)
+
+    def discard(self) -> None:
+        """There is no file."""
+
+
+class _Layout:
+    """A schema as the key of a cache; all topics of a run have the same one."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    def __hash__(self) -> int:
+        return len(self.schema)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Layout) and self.schema.equals(other.schema, check_metadata=True)
+
+
+@lru_cache(maxsize=16)
+def _field_ids(layout: _Layout) -> FieldIds:
+    ids = {leaf.path: leaf.field_id for leaf in leaves(layout.schema)}
+    return ids["kafka.partition"], ids["kafka.offset"], ids["kafka.ingest_timestamp"]
+
+
+def _describe(metadata: Any, bounded: object) -> FileStatistics:
+    """Bounds of `kafka.partition`, `kafka.offset` and the ingest time; the other columns are nobody's business here."""
+    del bounded
+    found = FileStatistics({}, {}, {}, {}, {}, (4,), metadata.num_rows)
+    for field_id, place, form in zip(metadata.ids, (0, 1, 3), ("<i", "<q", "<q"), strict=True):
+        numbers = [row[place] for row in metadata.rows]
+        found.value_counts[field_id] = metadata.num_rows
+        found.null_value_counts[field_id] = 0
+        found.lower_bounds[field_id] = struct.pack(form, min(numbers))
+        found.upper_bounds[field_id] = struct.pack(form, max(numbers))
+    return found
+
+
+def _read_metadata(source: Any) -> _LightMetadata:
+    return _LightMetadata(source.read())
+
+
+def _check_seal(source: Any, key: str) -> None:
+    source.seek(0)
+    if not source.read().startswith(LIGHT_ARCHIVE):
+        raise Corrupted(f"{key} is no light archive")
+
+
+def _read(reader: IntakeReader, file: FileRef, segments: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, pa.RecordBatch]]:
+    """As `IntakeReader.read`."""
+    wanted = sorted(segments, key=lambda segment: segment.first_row)
+    if not wanted:
+        return
+    try:
+        data = reader._objects.read(file.key)
+    except NotFound as error:
+        raise Corrupted(f"intake file {file.key} is gone") from error
+    batch = _batch(data)
+    for segment in wanted:
+        yield segment, batch.slice(segment.first_row, segment.rows)
+
+
+@lru_cache(maxsize=256)
+def _batch(data: bytes) -> pa.RecordBatch:
+    """The records as a reader gives them."""
+    rows = light_intake_rows(data)
+    columns: dict[str, Any] = {
+        "value": [value for value, _ in rows],
+        "headers": [[]] * len(rows),
+        "event_timestamp": [0] * len(rows),
+        "accept_timestamp": [accept_us for _, accept_us in rows],
+        "batch": [0] * len(rows),
+    }
+    arrays = [
+        pa.array(columns[field.name], pa.int64()).cast(field.type)
+        if field.name.endswith("_timestamp")
+        else pa.array(columns[field.name], field.type)
+        if field.name in columns
+        else pa.nulls(len(rows), field.type)
+        for field in READ_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=READ_SCHEMA)

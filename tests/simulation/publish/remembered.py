@@ -1,0 +1,97 @@
+"""Pure functions of the product that are asked the same again and again in a million rounds: here the answer is remembered.
+
+A run spends most of its time on comparing one and the same schema with itself otherwise. Only functions that depend on nothing but their
+arguments stand here, and what they give is never changed by who asked. One seed of several plays without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from archiver.catalog import evolve, identity, memory
+from archiver.catalog.layout import stream_fields
+from archiver.jobs import task, topic_setup
+from archiver.jobs.refined import RefineOptions, RefineTopic
+from archiver.jobs.rows import TopicRows
+from archiver.schema.recorded import TopicSchema
+from archiver.schema.state import Decision
+from archiver.schema.table_fit import Fit, fit_table
+
+_T = TypeVar("_T")
+_SIZE = 4096
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Inside, the answers are remembered, also from run to run."""
+    with ExitStack() as stack:
+        for owner, name, stand_in in _STAND_INS:
+            stack.enter_context(patch.object(owner, name, stand_in))
+        yield
+
+
+class _Beside:
+    """An argument that is no part of the key: what it would say stands in the others."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Beside)
+
+
+def _remember(function: Callable[..., _T]) -> Callable[..., _T]:
+    return lru_cache(maxsize=_SIZE)(function)
+
+
+_fits = _remember(fit_table)
+
+
+def _fit_table(schema: TopicSchema, history: Sequence[TopicSchema], table_json: str, last_column_id: int, written: int) -> Fit:
+    fit = _fits(schema, tuple(history), table_json, last_column_id, written)
+    return replace(fit, schema=schema) if fit.schema == schema else fit  # the caller asks whether it is the same object
+
+
+_recorded_entry = _remember(lambda _, entry: TopicSchema.from_entry(entry.value))
+
+
+def _recorded_schemas(ledger: Any) -> tuple[TopicSchema, ...]:
+    entries = (entry for _, entry in sorted(ledger.schemas.items()))
+    return tuple(_recorded_entry(entry.SerializeToString(deterministic=True), _Beside(entry)) for entry in entries)
+
+
+_decide: Callable[..., Decision] = topic_setup.decide_schema
+_decided = _remember(lambda topic, history, _, view: _decide(topic, history, (None, None), view.value))
+
+
+def _decide_schema(topic: str, history: Sequence[TopicSchema], fetched: tuple[None, None], view: Any) -> Decision:
+    assert fetched == (None, None), "no topic of a run has a schema of its own"
+    decided: Decision = _decided(topic, tuple(history), 0 if view is None else view.last_column_id, _Beside(view))
+    return decided
+
+
+_rows = _remember(lambda schema, granularity, topic_id, topic, options: TopicRows(topic.value, options.value))
+
+
+def _topic_rows(topic: RefineTopic, options: RefineOptions) -> TopicRows:
+    rows: TopicRows = _rows(topic.schema, topic.granularity, topic.topic_id, _Beside(topic), _Beside(options))
+    return rows
+
+
+_STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (evolve, "fit_table", _fit_table),
+    (topic_setup, "recorded_schemas", _recorded_schemas),
+    (topic_setup, "decide_schema", _decide_schema),
+    (task, "TopicRows", _topic_rows),
+    (memory, "stream_fields", _remember(stream_fields)),
+    (identity, "stream_fields", _remember(stream_fields)),
+    (memory, "_numbered", _remember(memory._numbered)),
+)

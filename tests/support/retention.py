@@ -1,0 +1,29 @@
+"""Retention on a deployment: asking for it, and what is left."""
+
+from __future__ import annotations
+
+from tests.support.deployment import Deployment
+from tests.support.driver import catalog_table
+
+
+def keep(deployment: Deployment, retention: str) -> None:
+    """Every topic's retention, from the next process on."""
+    document = deployment.document()
+    for topic in document["topics"]:
+        topic["retention"] = retention
+    deployment.write(document)
+
+
+def forget_snapshots(deployment: Deployment, table_name: str) -> None:
+    """Somebody expires all snapshots but the current one: pyiceberg stamps them by the system's clock, which a test cannot move."""
+    with catalog_table(deployment, table_name) as table:
+        gone = [item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != table.metadata.current_snapshot_id]
+        with table.maintenance.expire_snapshots() as expire:
+            expire.by_ids(gone)
+
+
+def all_kept(deployment: Deployment, topic: str) -> list[int]:
+    """The offsets of partition 0 that a consumer from offset 0 on gets."""
+    done = deployment.cli("consume", "--topic", topic, "--partition", "0")
+    assert done.code == 0, done.err
+    return [record["offset"] for record in done.lines()]

@@ -1,0 +1,157 @@
+"""`consume --follow` as a process of its own beside a writer, archiving, checkpoints and the vacuum: every record once, and a good end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver
+from tests.support.orders import order
+from tests.support.processes import Command, until
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
+
+GRACE_S = 3601.0
+OVERRIDES: dict[str, Any] = {
+    "log": {"append_backoff": "5ms", "checkpoint_entries": 4},
+    "archive": {"snapshots_max": 1, "snapshots_age": "0s"},
+}
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    return Deployment(tmp_path / "d", overrides=OVERRIDES)
+
+
+def lines(command: Command) -> list[Any]:
+    return [json.loads(line) for line in list(command.out) if line.endswith("\n")]
+
+
+def _has(command: Command, count: int) -> bool:
+    return len(lines(command)) == count
+
+
+def archive_and_clean(driver: Driver, *topics: str) -> None:
+    """Archive, and delete all intake that is not needed any more, as hours of waiting would."""
+    for topic in topics:
+        driver.archive((topic, None))
+    for _ in range(2):
+        driver.clock.ahead_s += GRACE_S
+        driver.application.cleaning(driver.told.append).run()
+    driver.application.checkpointer.run_if_due()
+
+
+def test_it_goes_on_whatever_happens_meanwhile(deployment: Deployment, tmp_path: Path) -> None:
+    with Driver(deployment) as driver:
+        driver.send("orders", [order(1, lines=1)], 0)
+        with Command(deployment, "consume", "--topic", "orders", "--follow", "--decode", scratch=tmp_path / "scratch") as command:
+            until("the first record is there", lambda: len(lines(command)) == 1)
+            for number in range(1, 7):
+                driver.send("orders", [order(number + 1, lines=1)], number % 3)
+                until(f"record {number} is there", partial(_has, command, number + 1), 15.0)
+                archive_and_clean(driver, "orders")
+            assert driver.application.intake_log.floor() > 10, "the log was trimmed meanwhile"
+            command.signal(signal.SIGTERM)
+            assert command.wait() == 130
+        found = lines(command)
+        assert [record["decoded"]["value"]["id"] for record in found] == [str(n) for n in range(1, 8)]
+        assert [line for line in command.err if "Traceback" in line] == []
+        assert all(line.endswith("\n") for line in command.out)
+
+
+def test_what_it_was_about_to_read_is_archived_and_deleted(deployment: Deployment) -> None:
+    """Its reader is slow, so it stands in the middle of a pass while the intake files of that pass go."""
+    count, size = 40, 4000
+    with Driver(deployment) as driver:
+        for number in range(count):
+            driver.send("clicks", [bytes([number]) * size for _ in range(3)], 0)
+        with subprocess.Popen(
+            [sys.executable, "-m", "archiver", "consume", "--topic", "clicks", "--partition", "0", "--follow"],
+            env=deployment.environ(),
+            cwd=deployment.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                first = process.stdout.readline()  # it writes, and is blocked as soon as the pipe is full
+                before = {info.key for info in driver.application.objects.list("intake/")}
+                archive_and_clean(driver, "clicks")
+                assert len(before & {info.key for info in driver.application.objects.list("intake/")}) < 3
+                read = [json.loads(first)] + [json.loads(process.stdout.readline()) for _ in range(count * 3 - 1)]
+                driver.send("clicks", [b"and on"], 0)
+                read.append(json.loads(process.stdout.readline()))
+            finally:
+                process.kill()
+            assert process.stderr is not None
+            assert "reading goes on in a moment" in process.stderr.read(), "it met a file that was gone"
+    assert [record["offset"] for record in read] == list(range(count * 3 + 1))
+    assert (read[0]["from"], read[-2]["from"]) == ("intake", "archive")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_reader_that_does_not_read_holds_up_no_end(deployment: Deployment, number: signal.Signals) -> None:
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"x" * 1000 for _ in range(300)], 0)
+    with subprocess.Popen(
+        [sys.executable, "-m", "archiver", "consume", "--topic", "clicks", "--follow"],
+        env=deployment.environ(),
+        cwd=deployment.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            until("it is blocked", lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text() or _asleep(process.pid))
+            process.send_signal(number)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+
+
+def _asleep(pid: int) -> bool:
+    """In a system call, and not about to leave it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def test_it_ends_when_nobody_reads_any_more(deployment: Deployment) -> None:
+    """Also while there is nothing to write."""
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"one"], 0)
+    with subprocess.Popen(
+        [sys.executable, "-m", "archiver", "consume", "--topic", "clicks", "--follow"],
+        env=deployment.environ(),
+        cwd=deployment.root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["offset"] == 0
+            process.stdout.close()
+            assert process.wait(30) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+def test_it_ends_with_its_topic(deployment: Deployment, tmp_path: Path) -> None:
+    with Driver(deployment) as driver:
+        driver.send("clicks", [b"one"], 0)
+        with Command(deployment, "consume", "--topic", "clicks", "--follow", scratch=tmp_path / "scratch") as command:
+            until("it reads", lambda: command.out)
+            driver.application.sequencer.delete_topic(driver.topic_id("clicks"))
+            assert command.wait() == 3
+    assert "topic clicks was deleted" in "".join(command.err)

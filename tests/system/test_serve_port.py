@@ -1,0 +1,129 @@
+"""A real daemon and what is around it: its port, a service manager, files that come, a data folder that goes."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from signal import SIGHUP
+
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.processes import until
+from tests.support.serving import Served, quick
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
+]
+
+
+class Managed(Deployment):
+    """A deployment whose processes are told of a service manager."""
+
+    def environ(self, armed: str = "") -> dict[str, str]:
+        return super().environ(armed) | {"NOTIFY_SOCKET": str(self.root / "notify"), "WATCHDOG_USEC": "1000000"}
+
+
+def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        document = quick(deployment.document())
+        document["http"] = {"listen": f"127.0.0.1:{port}"}
+        deployment.write(document)
+        with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+            until("it serves without its port", lambda: daemon.logged("serving as intake"))
+            assert len(daemon.logged("cannot listen on")) == 1
+            assert daemon.running
+            other.close()
+            daemon.until_ready()
+            assert daemon.address == ("127.0.0.1", port)
+            assert daemon.stop() == 0
+
+
+def test_the_service_manager_is_told(tmp_path: Path) -> None:
+    deployment = Managed(tmp_path / "d")
+    deployment.write(quick(deployment.document()))
+    told: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(deployment.root / "notify"))
+        manager.settimeout(60)
+
+        def until_told(text: str) -> None:
+            while not told or text not in told[-1]:
+                told.append(manager.recv(4096).decode())
+
+        with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+            until_told("READY=1")
+            assert not any("WATCHDOG" in one for one in told)
+            for _ in range(3):
+                until_told("WATCHDOG=1")
+                told.append("")
+            daemon.signal(SIGHUP)
+            until_told("RELOADING=1\nMONOTONIC_USEC=")
+            until_told("READY=1")
+            assert daemon.stop() == 0
+            until_told("STOPPING=1")
+            until_told("EXTEND_TIMEOUT_USEC=")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--roles", "intake,cook"], "there is no role 'cook'"),
+        (["--roles", ""], "there is no role ''"),
+        (["-c", "absent.yaml"], "absent.yaml"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_refused_at_once(arguments: list[str], told: str, tmp_path: Path) -> None:
+    done = Deployment(tmp_path / "d").run("serve", *arguments)
+    assert done.code == 3, done
+    assert told in done.err
+
+
+def test_files_are_taken_in_by_themselves(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    document = quick(deployment.document())
+    document["sources"] = [{"files": {"glob": "inbox/*.jsonl", "topic": "kept", "format": "jsonl", "settle": 0}}]
+    deployment.write(document)
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        (deployment.root / "inbox").mkdir()
+        (deployment.root / "draft").write_bytes(b'{"value": "AAAA"}\n' * 7)
+        (deployment.root / "draft").rename(deployment.root / "inbox" / "one.jsonl")
+        until("it has taken the file in", lambda: seven(daemon))
+        (deployment.root / "draft").write_bytes(b"no JSON\n")
+        (deployment.root / "draft").rename(deployment.root / "inbox" / "two.jsonl")
+        until("the page says that a file is wrong", lambda: "has files that cannot be taken in" in daemon.get("/").body.decode())
+        assert "two.jsonl" in daemon.get("/").body.decode()
+        assert daemon.stop() == 0
+    assert len(deployment.consume("kept")) == 7
+
+
+def seven(daemon: Served) -> bool:
+    return any(
+        line.startswith("archiver_source_records_total{") and line.endswith(" 7.0")
+        for line in daemon.get("/metrics").body.decode().splitlines()
+    )
+
+
+def test_a_data_folder_that_goes_away_under_it_is_waited_for_and_not_made_anew(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    deployment.write(quick(deployment.document()))
+    one = b'{"value": "AAAA"}\n'
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        assert daemon.post("/v1/topics/kept/records", one).lines()[0]["offset"] == 0
+        deployment.data.rename(deployment.root / "away")
+        until("it is not ready", lambda: not daemon.ready())
+        assert b"objects" in daemon.get("/readyz").body
+        assert daemon.get("/healthz").status == 200
+        assert b'"offset":null' in daemon.post("/v1/topics/kept/records", one).body.replace(b" ", b"")
+        assert not deployment.data.exists(), "nothing is made where the folder was"
+        (deployment.root / "away").rename(deployment.data)
+        daemon.until_ready()
+        assert daemon.post("/v1/topics/kept/records", one).lines()[0]["offset"] == 1
+        assert daemon.stop() == 0
+    assert [record["offset"] for record in deployment.consume("kept")] == [0, 1]

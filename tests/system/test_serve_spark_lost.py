@@ -1,0 +1,158 @@
+"""A real daemon whose JVM or Python workers are killed in the middle of a job, or whose JVM hangs: the next rounds archive everything, and
+nothing is left of what died.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from signal import SIGKILL, SIGSTOP
+
+import pyarrow as pa
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver
+from tests.support.processes import descendants, until
+from tests.support.serving import Served, quick
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
+]
+
+RECORDS = 16_000
+VALUE = b"v" * 500
+FILES_MORE_MAX = 12
+"""File descriptors that a daemon may have more after it has lost Spark twice: connections of threads that come and go."""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Deployment:
+    """With a backlog that takes some seconds: many small archives."""
+    made = Deployment(tmp_path / "d")
+    document = quick(made.document())
+    document["archive"] |= {"max_bytes": "8KiB"}
+    document["intake"] = {"delay_max": "20ms", "delay_max_bytes": "64KiB"}
+    made.write(document)
+    fill(made, 0)
+    return made
+
+
+def fill(deployment: Deployment, begin: int) -> None:
+    table = pa.table({"value": [VALUE + str(number).encode() for number in range(begin, begin + RECORDS)]})
+    with Driver(deployment) as driver, driver.application.writer() as writer:
+        writer.send_batch("clicks", table)
+
+
+def workers(daemon: Served) -> list[int]:
+    """Python workers: the children of their parent, which the JVM has started."""
+    found = [(process[0], line) for process, line in descendants(daemon.pid) if "pyspark.daemon" in line]
+    daemon.descendants()
+    return [pid for pid, _ in found][1:]
+
+
+def jvm(daemon: Served) -> list[int]:
+    return [process[0] for process, line in descendants(daemon.pid) if "SparkSubmit" in line]
+
+
+def files(daemon: Served) -> int:
+    return len(list(Path(f"/proc/{daemon.pid}/fd").iterdir()))
+
+
+def zombies(daemon: Served) -> list[str]:
+    return [
+        line
+        for process, line in descendants(daemon.pid)
+        if Path(f"/proc/{process[0]}/stat").read_text().split()[2:4] == ["Z", str(daemon.pid)]
+    ]
+
+
+def archives(deployment: Deployment) -> int:
+    return sum(path.suffix == ".parquet" for path in deployment.data.glob("archive/**/*"))
+
+
+def makes_archives(deployment: Deployment, made: int) -> bool:
+    return archives(deployment) > made
+
+
+def failed(daemon: Served, times: int) -> bool:
+    return daemon.cycles("tick", "untold") == times
+
+
+@pytest.mark.parametrize("victim", [jvm, workers], ids=["the JVM", "the Python workers"])
+def test_spark_is_killed_in_the_middle_of_a_job(victim: Callable[[Served], list[int]], deployment: Deployment, tmp_path: Path) -> None:
+    with Served(deployment, scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        for time in (1, 2):
+            made = archives(deployment)
+            until("a job is in the middle", partial(makes_archives, deployment, made))
+            for pid in victim(daemon):
+                os.kill(pid, SIGKILL)
+            until("the round has failed", partial(failed, daemon, time))
+            if time == 1:
+                daemon.until_logged("the refinement job failed")
+                before = files(daemon)
+        daemon.until_archived("clicks", RECORDS)
+        fill(deployment, RECORDS)
+        daemon.until_archived("clicks", 2 * RECORDS)
+        assert zombies(daemon) == []
+        assert files(daemon) <= before + FILES_MORE_MAX
+        assert {line["level"] for line in daemon.logged("tick:")} <= {"info", "warning"}, daemon.log_text()
+        assert daemon.stop() == 0
+        assert not foreign_lines(daemon), "whatever is told is told in the log"
+
+
+def foreign_lines(daemon: Served) -> list[str]:
+    """What stands on standard error outside of the JSON log."""
+    return [line["message"] for line in daemon.logged() if not line["level"]]
+
+
+def check(daemon: Served, name: str) -> bool | None:
+    """What /readyz says of a dependency; None if it is not asked."""
+    found = [one["ok"] for one in daemon.get("/readyz").json()["checks"] if one["name"] == name]
+    return found[0] if found else None
+
+
+def test_the_jvm_hangs_in_the_middle_of_a_job(deployment: Deployment, tmp_path: Path) -> None:
+    document = quick(deployment.document(), silence_max="5s")
+    document["archive"] |= {"max_bytes": "8KiB"}
+    document["spark"] = {**document.get("spark", {}), "answer_timeout": "20s"}
+    deployment.write(document)
+    with Served(deployment, scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        until("a job is in the middle", partial(makes_archives, deployment, 0))
+        hanging = jvm(daemon)
+        for pid in hanging:
+            os.kill(pid, SIGSTOP)
+        until("the watch tells of it", lambda: check(daemon, "spark") is False)
+        until("the round is told as stuck", lambda: check(daemon, "tick") is False)
+        until("the round has failed", partial(failed, daemon, 1))
+        daemon.until_logged("gave no sign of life for 20 s")
+        assert not alive_pids(hanging)
+        daemon.until_archived("clicks", RECORDS)
+        until("everything answers again", daemon.ready)
+        assert zombies(daemon) == []
+        assert daemon.stop() == 0
+        assert not foreign_lines(daemon)
+
+
+def alive_pids(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_jvm_that_is_killed_while_it_starts_is_started_again(deployment: Deployment, tmp_path: Path) -> None:
+    with Served(deployment, scratch=tmp_path / "scratch") as daemon:
+        pids = until("the JVM starts", lambda: jvm(daemon))
+        for pid in pids:
+            os.kill(pid, SIGKILL)
+        until("the round has failed", partial(failed, daemon, 1))
+        daemon.until_logged("was killed while it started (exit code -9)")
+        assert not daemon.logged("check the settings under spark")
+        daemon.until_archived("clicks", RECORDS)
+        assert daemon.stop() == 0

@@ -1,0 +1,48 @@
+"""After a failure it is looked again soon, then ever later."""
+
+from __future__ import annotations
+
+from archiver.clock import ManualClock
+from archiver.daemon.again import Again
+
+
+def waits(again: Again, clock: ManualClock) -> float:
+    """Seconds until it is time, a second at a time."""
+    for second in range(1, 1000):
+        clock.advance(1)
+        if again.due():
+            return second
+    raise AssertionError("it is never time")
+
+
+def test_the_wait_doubles_up_to_the_longest_and_begins_anew() -> None:
+    clock = ManualClock(0)
+    again = Again(clock, lambda: 30.0, lambda: 100.0)
+    assert not again.due()
+    found = []
+    for _ in range(4):
+        again.failed()
+        again.failed()  # as often as it fails until then, one look is due
+        found.append(waits(again, clock))
+        assert not again.due(), "it says so once"
+    assert found == [30, 60, 100, 100]
+    again.fine()
+    assert not again.due()
+    again.failed()
+    assert waits(again, clock) == 30
+
+
+def test_what_went_well_meanwhile_takes_the_look_away() -> None:
+    clock = ManualClock(0)
+    again = Again(clock, lambda: 30.0, lambda: 100.0)
+    again.failed()
+    again.fine()
+    clock.advance(1000)
+    assert not again.due()
+
+
+def test_the_longest_wait_bounds_the_first() -> None:
+    clock = ManualClock(0)
+    again = Again(clock, lambda: 30.0, lambda: 10.0)
+    again.failed()
+    assert waits(again, clock) == 10

@@ -1,0 +1,38 @@
+"""A round that makes no progress is noticed, one that does is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from archiver.clock import ManualClock
+from archiver.daemon.tick import Pace
+from archiver.errors import RetryLater
+
+
+def test_a_round_that_says_nothing_is_told() -> None:
+    clock = ManualClock()
+    pace = Pace(clock)
+    clock.advance(100)
+    pace.check(10)
+    with pace.round() as progress:
+        clock.advance(9)
+        pace.check(10)
+        progress("refining")
+        clock.advance(9)
+        pace.check(10)
+        clock.advance(2)
+        with pytest.raises(RetryLater, match="no progress for 11 s"):
+            pace.check(10)
+        progress("committing")
+        pace.check(10)
+    clock.advance(100)
+    pace.check(10)
+
+
+def test_a_round_that_fails_is_over() -> None:
+    clock = ManualClock()
+    pace = Pace(clock)
+    with pytest.raises(ZeroDivisionError), pace.round():
+        raise ZeroDivisionError
+    clock.advance(100)
+    pace.check(10)

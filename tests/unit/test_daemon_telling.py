@@ -1,0 +1,116 @@
+"""What the jobs say in their line, and what they come to."""
+
+from __future__ import annotations
+
+from archiver.daemon.telling import told_of_archiving, told_of_audit, told_of_cleaning, told_of_replay
+from archiver.daemon.tick import Tick
+from archiver.errors import Halt, RetryLater
+from archiver.jobs.looks import Looks
+from archiver.jobs.replay_report import ReplayReport, TopicReplay
+from archiver.jobs.report import ArchiveReport, TopicReport
+from reconcile.clean import CleanReport
+
+
+def archived() -> ArchiveReport:
+    report = ArchiveReport(epoch=3, rounds=1)
+    report.topics["orders"] = TopicReport("orders", "archived", archives=2, rows=1200, stored_bytes=1_500_000, waiting=7)
+    report.topics["clicks"] = TopicReport("clicks", "archived", archives=1, rows=34, stored_bytes=1000, gaps=5)
+    return report
+
+
+def test_a_round_that_archived() -> None:
+    report = archived()
+    told = told_of_archiving(report, list(report.topics.values()))
+    assert told.line == (
+        "1,234 records of 2 topics archived in 3 files (1.501 MB), 5 offsets of aborted transactions passed over, 7 records wait"
+    )
+    assert (told.outcome, told.idle) == ("fine", False)
+    assert told.document["rounds"] == 1
+
+
+def test_a_round_that_had_nothing_to_do() -> None:
+    told = told_of_archiving(ArchiveReport(epoch=3), [TopicReport("orders")])
+    assert (told.line, told.outcome, told.idle) == ("nothing was due", "fine", True)
+
+
+def test_a_round_that_only_settled() -> None:
+    report = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders")})
+    told = told_of_archiving(report, list(report.topics.values()))
+    assert (told.line, told.idle) == ("pending archives are settled", False)
+
+
+def test_topics_in_trouble_are_named_and_count() -> None:
+    report = archived()
+    stuck = [TopicReport(f"t{number}", "halted", why="the table is gone") for number in range(5)]
+    late = TopicReport("late", "deferred", why="the catalog is down")
+    told = told_of_archiving(report, [*report.topics.values(), *stuck, late])
+    assert told.outcome == "wrong"
+    assert "; halted: t0 (the table is gone), t1 (the table is gone), t2 (the table is gone), 2 more; deferred: late (the" in told.line
+    assert len(told.document["topics"]) == 8
+    assert told_of_archiving(report, [late]).outcome == "untold"
+
+
+def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
+    """It is said with every round until a round of that topic is without it, and is no trouble."""
+    note = "archiving goes on with the last known schema"
+    noted = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders", "archived", archives=1, rows=3, notes=[note, note])})
+    tick = Tick(lambda _: noted, lambda: ["orders", "clicks"])
+    told = tick.run()
+    assert told.outcome == "fine"
+    assert told.line.endswith(f"; orders: {note}")
+    assert tick.note(ArchiveReport(topics={"clicks": TopicReport("clicks")})).line == f"orders: {note}", "orders was not looked at"
+    assert tick.notes() == [f"topic orders: {note}"]
+    assert tick.stuck() == {}
+    assert tick.note(ArchiveReport(topics={"orders": TopicReport("orders")})).line == "nothing was due"
+    assert tick.notes() == []
+
+
+def test_the_vacuum() -> None:
+    report = CleanReport(dry_run=False, checked_us=0, deleted=["a"], condemned=["b", "c"], waiting=2)
+    told = told_of_cleaning(report)
+    assert (told.line, told.outcome) == ("1 object deleted, 2 condemned, 2 condemned and still there", "fine")
+    for error, outcome in ((RetryLater("later"), "untold"), (Halt("never"), "wrong")):
+        report.error = error
+        assert told_of_cleaning(report).outcome == outcome
+        assert told_of_cleaning(report).line.endswith(f"; not finished: {error}")
+    report.findings = ["a condemned file is needed"]
+    assert told_of_cleaning(report).outcome == "wrong"
+
+
+def test_the_audit() -> None:
+    good = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 5}
+    bad = {"topic": "a", "partition": 1, "verdict": "invalid", "why": "2 offsets are missing", "rows": 3}
+    told = told_of_audit({"verdict": "valid", "partitions": [good]})
+    assert (told.line, told.outcome) == ("valid: 1 partition, 5 rows", "fine")
+    told = told_of_audit({"verdict": "invalid", "partitions": [good, bad]})
+    assert (told.line, told.outcome) == ("invalid: 2 partitions, 8 rows; a:1 is invalid: 2 offsets are missing", "wrong")
+    assert told_of_audit({"verdict": "unknown", "partitions": []}).outcome == "untold"
+
+
+def test_a_topic_rests_between_two_looks() -> None:
+    looks = Looks()
+    assert looks.due("a", 0, 10.0)
+    looks.looked("a", 0)
+    assert not looks.due("a", 9_999_999, 10.0)
+    assert looks.due("a", 10_000_000, 10.0)
+    assert looks.due("a", -1, 10.0), "a clock that was set back stops nothing"
+    looks.ended("a", "archived")
+    assert looks.due("a", 1, 10.0), "it may have more"
+
+
+def test_a_topic_is_whole_until_it_is_in_trouble() -> None:
+    looks = Looks()
+    for state, whole in (("idle", True), ("halted", False), ("archived", True), ("deferred", False)):
+        looks.ended("a", state)
+        assert looks.whole("a") == whole
+
+
+def test_a_replay() -> None:
+    fine, later, wrong = TopicReplay("a", "replayed", archives=2, decoded=5), TopicReplay("b"), TopicReplay("c")
+    told = told_of_replay(ReplayReport(False, 1, [fine]))
+    assert (told.outcome, told.line) == ("fine", "2 archives made anew, 5 keys and values decoded")
+    later.failed(RetryLater("the catalog is away"))
+    assert told_of_replay(ReplayReport(False, 1, [fine, later])).outcome == "untold"
+    wrong.failed(Halt("rolled back"))
+    told = told_of_replay(ReplayReport(False, 1, [fine, later, wrong]))
+    assert (told.outcome, told.line.endswith("; b: the catalog is away; c: rolled back")) == ("wrong", True)

@@ -1,0 +1,180 @@
+"""The watch and the start: what does not answer is noted, and holds nothing up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from archiver.clock import ManualClock, SystemClock
+from archiver.daemon.opening import Opening, Step
+from archiver.daemon.watch import Question, Watch
+from archiver.errors import Halt, RetryLater
+from archiver.status.journal import Journal
+
+WAIT_S = 30.0
+
+
+class Asked:
+    """Dependencies whose answers a test chooses."""
+
+    def __init__(self) -> None:
+        self.questions: dict[str, Question] = {"metadata": lambda: None, "objects": lambda: None}
+
+    def fails(self, name: str, error: Exception) -> None:
+        def question() -> None:
+            raise error
+
+        self.questions[name] = question
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(10)
+
+
+@pytest.fixture
+def watch(asked: Asked, journal: Journal) -> Iterator[Watch]:
+    made = Watch(lambda: asked.questions, journal, SystemClock(), 0.3)
+    yield made
+    made.close()
+
+
+def failing(journal: Journal) -> dict[str, str]:
+    return {check.name: check.why for check in journal.checks() if not check.ok}
+
+
+def test_what_answers_is_fine(watch: Watch, journal: Journal) -> None:
+    told = watch.run()
+    assert told.idle
+    assert (told.outcome, failing(journal)) == ("fine", {})
+    assert [check.name for check in journal.checks()] == ["metadata", "objects"]
+
+
+def test_what_does_not_answer_is_noted_with_its_reason_until_it_does(watch: Watch, asked: Asked, journal: Journal) -> None:
+    asked.fails("objects", RetryLater("no route to host"))
+    asked.fails("catalog local", ZeroDivisionError("oh"))
+    told = watch.run()
+    assert told.outcome == "untold"
+    assert "objects does not answer: no route to host" in told.line
+    assert failing(journal) == {"objects": "no route to host", "catalog local": "ZeroDivisionError: oh"}
+    since_us = {check.name: check.since_us for check in journal.checks()}
+    watch.run()
+    assert {check.name: check.since_us for check in journal.checks()} == since_us
+    asked.questions |= {"objects": lambda: None, "catalog local": lambda: None}
+    told = watch.run()
+    assert (told.outcome, told.idle, told.line) == ("fine", False, "catalog local, objects answer again")
+    assert watch.run().idle
+    assert failing(journal) == {}
+
+
+def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(watch: Watch, asked: Asked, journal: Journal) -> None:
+    release, asked_times = threading.Event(), []
+
+    def hangs() -> None:
+        asked_times.append(1)
+        assert release.wait(WAIT_S)
+
+    asked.questions |= {f"catalog {number}": hangs for number in range(5)}
+    began_s = SystemClock().monotonic_s()
+    for _ in range(3):
+        watch.run()
+    assert SystemClock().monotonic_s() - began_s < 5, "one time-out for all of them"
+    assert failing(journal) == {f"catalog {number}": "no answer within 0.3 s" for number in range(5)}
+    assert len(asked_times) == 5, "not asked again before it has answered"
+    release.set()
+    until_s = SystemClock().monotonic_s() + WAIT_S
+    while failing(journal) and SystemClock().monotonic_s() < until_s:
+        watch.run()
+    assert failing(journal) == {}
+
+
+def test_what_is_done_beside_is_done_each_time(asked: Asked, journal: Journal) -> None:
+    done: list[int] = []
+    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, [lambda: done.append(1)])
+    watch.run()
+    watch.run()
+    watch.close()
+    assert len(done) == 2
+
+
+def test_however_often_it_looks_each_dependency_has_one_thread(watch: Watch) -> None:
+    for _ in range(20):
+        watch.run()
+    names = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("watch-"))
+    assert names == ["watch-metadata", "watch-objects"]
+
+
+def test_a_dependency_that_is_no_longer_used_is_asked_no_more(watch: Watch, asked: Asked) -> None:
+    asked.questions["catalog old"] = lambda: None
+    watch.run()
+    del asked.questions["catalog old"]
+    watch.run()
+    assert not [thread for thread in threading.enumerate() if thread.name == "watch-catalog old"]
+
+
+# the start
+
+
+class Counting:
+    """Steps that fail a number of times."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.undone = 0
+
+    def take(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def undo(self) -> None:
+        self.undone += 1
+
+
+def test_the_start_waits_for_everything_and_says_a_reason_once(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+    steps = Counting(*[RetryLater("not mounted")] * 3, Halt("another cluster's"), ZeroDivisionError("oh"))
+    opening = Opening([Step("objects", lambda: None), Step("metadata", steps.take)], steps.undo, journal, ManualClock(), 0.01)
+    with caplog.at_level(logging.INFO):
+        assert opening.run(threading.Event())
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for metadata: not mounted",
+        "waiting for metadata: another cluster's",
+        "waiting for metadata: an error nobody expected: ZeroDivisionError: oh",
+        "what was missing at the start is there",
+    ]
+    assert steps.undone == 5
+    assert failing(journal) == {}
+
+
+def test_the_start_that_fails_is_a_check_that_fails(journal: Journal) -> None:
+    stop = threading.Event()
+
+    def take() -> None:
+        stop.set()
+        raise RetryLater("not mounted")
+
+    assert not Opening([Step("objects", lambda: None), Step("metadata", take)], lambda: None, journal, ManualClock(), 60).run(stop)
+    assert failing(journal) == {"metadata": "not mounted"}
+    assert not journal.ready
+
+
+def test_a_start_that_needs_nothing_says_nothing(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert Opening([], lambda: None, journal, ManualClock(), 60).run(threading.Event())
+    assert not caplog.records
+
+
+def test_what_is_asked_no_more_is_no_check_any_more(watch: Watch, asked: Asked, journal: Journal) -> None:
+    asked.fails("spark", RetryLater("it hangs"))
+    watch.run()
+    assert failing(journal) == {"spark": "it hangs"}
+    del asked.questions["spark"]
+    watch.run()
+    assert [check.name for check in journal.checks()] == ["metadata", "objects"]

@@ -1,0 +1,45 @@
+"""A REST catalog's requests end, also those that pyiceberg sends before it hands out its session."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from archiver.catalog.iceberg import IcebergTables
+from archiver.errors import CatalogAway
+from archiver.ids import SeededIds
+
+TIMEOUT_S = 0.5
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """The address of a server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("credential", [{}, {"credential": "id:secret"}], ids=["configuration", "token"])
+def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credential: dict[str, str]) -> None:
+    """A catalog with a credential asks for a token before anything else."""
+    tables = IcebergTables("lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), TIMEOUT_S)
+    found: list[object] = []
+
+    def load() -> None:
+        try:
+            found.append(tables.load(("shop", "orders")))
+        except CatalogAway as error:
+            found.append(error)
+
+    began_s = time.monotonic()
+    asking = threading.Thread(target=load, daemon=True)
+    asking.start()
+    asking.join(30)
+    assert not asking.is_alive(), "it waits without a bound, and whoever else needs the catalog waits for it"
+    assert [type(one) for one in found] == [CatalogAway]
+    assert time.monotonic() - began_s < 20

@@ -1,0 +1,290 @@
+"""How long lease and epoch are kept."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from archiver.clock import ManualClock
+from archiver.errors import Deposed, LeaseHeld, RetryLater
+from archiver.ids import SeededIds, TopicId
+from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import EPOCH_KEYS_MAX, Leadership
+from archiver.ledger.views import TopicLedger
+from archiver.log.lease import LeasePlace, MemoryLease
+from archiver.log.memory import MemoryLogStore
+from archiver.log.store import Appended, Entry, Log
+from archiver.proto import control_log_pb2 as pb
+from tests.support.tables import Limits
+
+
+class Ground:
+    """A control log and a lease that several compete for."""
+
+    def __init__(self) -> None:
+        self.log: Log = MemoryLogStore(1 << 16).log("control")
+        self.place = LeasePlace()
+        self._seed = 0
+
+    def leadership(self, name: str, *, lasting: bool = False, holding: bool | None = None) -> Leadership:
+        self._seed += 1
+        leader = Leader(self.log, SeededIds(self._seed), ManualClock(), name, Limits())
+        return Leadership(leader, MemoryLease(name, self.place), lasting=lasting, holding=holding)
+
+
+@pytest.fixture
+def ground() -> Ground:
+    return Ground()
+
+
+def turn(leadership: Leadership) -> int:
+    with leadership.turn():
+        return leadership.lead()
+
+
+def test_a_command_leads_for_one_turn(ground: Ground) -> None:
+    one, two = ground.leadership("a:1"), ground.leadership("b:1")
+    assert [turn(one), turn(two), turn(one)] == [1, 2, 3]
+    assert one.holder() is None
+
+
+def test_a_daemon_keeps_lease_and_epoch_until_it_resigns(ground: Ground) -> None:
+    daemon, other = ground.leadership("a:1", lasting=True), ground.leadership("b:1")
+    assert [turn(daemon) for _ in range(3)] == [1, 1, 1]
+    assert ground.log.tail() == 1
+    with pytest.raises(LeaseHeld, match="a:1"):
+        turn(other)
+    daemon.resign()
+    assert turn(other) == 2
+    assert turn(daemon) == 3, "somebody else has led"
+
+
+def test_one_that_does_not_hold_keeps_its_epoch_unless_others_lead(ground: Ground) -> None:
+    daemon, other = ground.leadership("a:1", lasting=True, holding=False), ground.leadership("b:1", lasting=True, holding=False)
+    assert [turn(daemon), turn(daemon)] == [1, 1]
+    with other.turn():
+        pass  # nothing to do: it does not lead
+    assert turn(daemon) == 1
+    assert [turn(other), turn(other), turn(daemon)] == [2, 2, 3]
+
+
+def test_a_deposed_daemon_gives_the_lease_back(ground: Ground) -> None:
+    daemon, other = ground.leadership("a:1", lasting=True), ground.leadership("b:1")
+    turn(daemon)
+    other.leader.take_over()
+    with pytest.raises(Deposed), daemon.turn():
+        daemon.leader.check()
+    assert turn(other) == 3
+    assert turn(daemon) == 4
+
+
+def test_a_daemon_whose_lease_was_worth_nothing_steps_down(ground: Ground) -> None:
+    """It slept, and its lease was given to somebody else behind its back: it does not take the leadership away from that one."""
+    daemon, successor = ground.leadership("a:1", lasting=True), ground.leadership("b:1", lasting=True)
+    assert turn(daemon) == 1
+    assert successor.leader.take_over() == 2
+    with pytest.raises(Deposed, match="epoch 2 of b:1 follows epoch 1"):
+        turn(daemon)
+    assert daemon.holder() is None
+    assert turn(successor) == 2, "nothing came after it"
+    with pytest.raises(LeaseHeld, match="b:1"):
+        turn(daemon)
+    successor.resign()
+    assert turn(daemon) == 3
+
+
+def test_an_epoch_ends_when_it_has_used_many_paths(ground: Ground) -> None:
+    daemon = ground.leadership("a:1", lasting=True)
+    turn(daemon)
+    topics = daemon.leader.fold.topics
+    for number in range(2):
+        topic_id = TopicId(f"{number:032x}")
+        topics[topic_id] = TopicLedger(topic_id)
+        topics[topic_id].epoch_keys.update(f"key {count}" for count in range(EPOCH_KEYS_MAX // 2 - number))
+    assert turn(daemon) == 1
+    topics[TopicId(f"{1:032x}")].epoch_keys.add("one more")
+    assert turn(daemon) == 2
+    assert not any(topic.epoch_keys for topic in topics.values())
+    assert turn(daemon) == 2
+
+
+def test_turns_of_one_process_wait_for_each_other(ground: Ground) -> None:
+    daemon = ground.leadership("a:1", lasting=True)
+    inside, leave = threading.Event(), threading.Event()
+    second: list[int] = []
+
+    def hold() -> None:
+        with daemon.turn():
+            inside.set()
+            assert leave.wait(30)
+
+    first = threading.Thread(target=hold)
+    first.start()
+    assert inside.wait(30)
+    waiting = threading.Thread(target=lambda: second.append(turn(daemon)))
+    waiting.start()
+    waiting.join(0.1)
+    assert second == []
+    leave.set()
+    first.join(30)
+    waiting.join(30)
+    assert second == [1]
+
+
+def test_a_turn_waits_only_so_long_for_another(ground: Ground) -> None:
+    leader = Leader(ground.log, SeededIds(7), ManualClock(), "a:1", Limits())
+    daemon = Leadership(leader, MemoryLease("a:1", ground.place), lasting=True, wait_s=0.05)
+    found: list[str] = []
+
+    def clean() -> None:
+        try:
+            with daemon.turn("cleaning"):
+                found.append("had its turn")
+        except RetryLater as error:
+            found.append(str(error))
+
+    for _ in range(2):
+        with daemon.turn("archiving"):
+            other = threading.Thread(target=clean)
+            other.start()
+            other.join(30)
+    clean()
+    assert found == ["archiving is under way here and has not ended within 0.05 s; cleaning waits no longer"] * 2 + ["had its turn"]
+
+
+# standing down by one's own clock
+
+
+class DeafLog:
+    """A log that can be made unreadable for one process."""
+
+    def __init__(self, log: Log) -> None:
+        self.name = log.name
+        self.deaf = False
+        self._log = log
+
+    def read(self, start: int, limit: int = 1000) -> list[Entry]:
+        if self.deaf:
+            raise RetryLater("the metadata store does not answer")
+        return self._log.read(start, limit)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+
+class Timed:
+    """A daemon with a clock of its own, and a lease that nobody ever takes from it."""
+
+    def __init__(self, ground: Ground, name: str, seed: int) -> None:
+        self.clock, self.log = ManualClock(), DeafLog(ground.log)
+        self.lease = MemoryLease(name)
+        leader = Leader(self.log, SeededIds(seed), self.clock, name, Limits())
+        self.leadership = Leadership(leader, self.lease, lasting=True, confirm_max_s=60, clock=self.clock)
+
+
+def test_l4_a_daemon_with_nothing_to_do_stands_down_when_its_turn_comes(ground: Ground) -> None:
+    stale, newer = Timed(ground, "a:1", 11), Timed(ground, "b:1", 12)
+    assert turn(stale.leadership) == 1
+    with stale.leadership.turn():
+        pass  # idle: nothing is led, nothing appended
+    assert stale.leadership.holder() == "a:1"
+    assert turn(newer.leadership) == 2
+    assert stale.leadership.holder() == "a:1", "its lease says that it leads"
+    with pytest.raises(Deposed, match="epoch 2 of b:1 follows epoch 1"), stale.leadership.turn():
+        raise AssertionError("a deposed leader has no turn")
+    assert stale.leadership.holder() is None
+
+
+def test_l4_who_watches_the_log_ends_a_leadership_in_the_middle_of_a_turn(ground: Ground) -> None:
+    stale, newer = Timed(ground, "a:1", 11), Timed(ground, "b:1", 12)
+    turn(stale.leadership)
+    with stale.leadership.turn():
+        stale.leadership.heard(1)
+        assert stale.leadership.holder() == "a:1"
+        stale.leadership.heard(turn(newer.leadership))
+        assert stale.leadership.holder() is None, "at once, not when a round of hours has ended"
+        with pytest.raises(Deposed):
+            stale.leadership.leader.append(pb.RoundStarted(commit_id=bytes(16)))
+    assert turn(newer.leadership) == 2
+
+
+def test_l4_an_epoch_of_ones_own_is_nobody_elses_though_it_is_seen_before_its_append_has_returned(ground: Ground) -> None:
+    """The watch reads the log beside the leader, which may still wait for the reply to its EPOCH."""
+    daemon = Timed(ground, "a:1", 11)
+    turn(daemon.leadership)
+    watching: list[threading.Thread] = []
+
+    class Watched(DeafLog):
+        def append(self, index: int, data: bytes) -> Appended:
+            appended = self._log.append(index, data)
+            watching.append(threading.Thread(target=daemon.leadership.heard, args=(2,)))
+            watching[0].start()
+            watching[0].join(0.2)
+            return appended
+
+    daemon.leadership.leader._log = Watched(ground.log)
+    with daemon.leadership.turn():
+        assert daemon.leadership.leader.take_over() == 2
+        watching[0].join(30)
+        assert not watching[0].is_alive()
+        assert daemon.leadership.holder() == "a:1", "it stood down for nothing"
+
+
+def test_l4_a_leader_that_cannot_read_the_log_stands_down_by_its_own_clock(ground: Ground) -> None:
+    daemon = Timed(ground, "a:1", 11)
+    turn(daemon.leadership)
+    daemon.log.deaf = True
+    for ahead_s, holder in ((30, "a:1"), (30, "a:1"), (1, None)):
+        daemon.clock.advance(ahead_s)
+        with pytest.raises(RetryLater, match="does not answer"), daemon.leadership.turn():
+            raise AssertionError("nobody knows whether this one leads")
+        assert daemon.leadership.holder() == holder
+    daemon.log.deaf = False
+    assert turn(daemon.leadership) == 1, "nobody came after it"
+
+
+def test_l4_a_leader_that_hears_nothing_in_a_long_turn_stands_down_by_its_own_clock(ground: Ground) -> None:
+    daemon = Timed(ground, "a:1", 11)
+    turn(daemon.leadership)
+    with daemon.leadership.turn():
+        daemon.clock.advance(50)
+        daemon.leadership.heard(1)
+        daemon.clock.advance(60)
+        daemon.leadership.unheard()
+        assert daemon.leadership.holder() == "a:1", "60 s since it last heard"
+        daemon.clock.advance(0.1)
+        daemon.leadership.unheard()
+        assert daemon.leadership.holder() is None
+
+
+def test_two_that_both_believe_in_their_lease_do_not_end_each_others_rounds_for_ever(ground: Ground) -> None:
+    one, two = Timed(ground, "a:1", 11), Timed(ground, "b:1", 12)
+    turn(one.leadership)
+    assert turn(two.leadership) == 2
+    for _ in range(6):  # a tick of 10 s each: the first is told off, and the second works
+        with pytest.raises(Deposed):
+            turn(one.leadership)
+        assert turn(two.leadership) == 2
+        one.clock.advance(10)
+        two.clock.advance(10)
+    assert turn(one.leadership) == 3, "the time is over"
+    with pytest.raises(Deposed):
+        turn(two.leadership)
+
+
+def test_one_that_yields_says_who_holds_the_lease(ground: Ground) -> None:
+    """A lease that is held by another is told as that; yielding is for those who could take it."""
+    stale = Timed(ground, "a:1", 11)
+    place = LeasePlace()
+    stale.lease._place = place
+    turn(stale.leadership)
+    place.held_by = None
+    rival = MemoryLease("b:1", place)
+    Leader(ground.log, SeededIds(12), ManualClock(), "b:1", Limits()).take_over()
+    with pytest.raises(Deposed):
+        turn(stale.leadership)
+    rival.acquire()
+    with pytest.raises(LeaseHeld, match="b:1"):
+        turn(stale.leadership)

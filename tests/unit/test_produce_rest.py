@@ -1,0 +1,49 @@
+"""What `produce` says of the input behind a record that it could not read, and what a command says that Ctrl-C ended."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from archiver.cli import app
+from archiver.cli.produce import rest_told
+from archiver.errors import InvalidInput
+from intake.inputs import Place, read_inputs
+
+GOOD = b'{"value": null}\n'
+
+
+def test_behind_a_bad_line_it_says_from_which_line_nothing_was_read() -> None:
+    place = Place()
+    read = rest_told(read_inputs(io.BytesIO(GOOD + b"{\n" + GOOD), "jsonl", "t", False, 1000, place), place)
+    assert next(read).where == "line 1"
+    with pytest.raises(InvalidInput, match=r"^line 2: this is no JSON: .*; the rest of the input, from line 3 on, was not read$"):
+        next(read)
+
+
+def test_behind_a_bad_record_it_says_that_nothing_was_read() -> None:
+    place = Place()
+    read = rest_told(read_inputs(io.BytesIO(b"\x05ab"), "delimited", "t", False, 1000, place), place)
+    with pytest.raises(InvalidInput, match=r"^record 0 .*; the rest of the input was not read$"):
+        next(read)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("produce", "interrupted; what was acknowledged is safe"),
+        ("archive", "interrupted; nothing is lost: what the round under way had not finished, the next one does"),
+        ("consume", "interrupted; nothing was changed"),
+        ("topics", "interrupted"),
+    ],
+)
+def test_ctrl_c_says_what_is_true_of_the_command(
+    command: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "app", interrupted)
+    assert app.run([command, "--topic", "orders"]) == 130
+    assert capsys.readouterr().err.strip() == told

@@ -1,0 +1,97 @@
+"""Does a table that is made anew get each offset once?"""
+
+from __future__ import annotations
+
+import random
+
+from archiver.ids import TopicId
+from archiver.objects.paths import archive_key
+from archiver.stream.archives import FoundArchive
+from reconcile.rebuild_chain import Chain, chain_of_all, chain_to
+
+TOPIC = TopicId("ab" * 16)
+
+
+def archive(base: int, end: int, epoch: int = 1) -> FoundArchive:
+    return FoundArchive(archive_key(TOPIC, 0, "day", 20_000, base, end, epoch), 100, TOPIC, 0, base, end, epoch)
+
+
+def ranges(chain: Chain) -> list[tuple[int, int, int]]:
+    assert chain.why is None, chain.why
+    return [(one.base, one.end, one.epoch) for one in chain.archives]
+
+
+def test_archives_follow_each_other() -> None:
+    assert ranges(chain_to([archive(4, 9), archive(0, 4)], 0, 9)) == [(0, 4, 1), (4, 9, 1)]
+
+
+def test_nothing_to_cover_needs_nothing() -> None:
+    assert ranges(chain_to([archive(0, 4)], 0, 0)) == []
+
+
+def test_what_lies_beyond_the_end_is_left() -> None:
+    assert ranges(chain_to([archive(0, 4), archive(4, 9), archive(2, 8, 3)], 0, 4)) == [(0, 4, 1)]
+
+
+def test_an_abandoned_attempt_never_overlaps() -> None:
+    found = [archive(0, 10), archive(0, 6, 2), archive(6, 13, 2), archive(10, 12, 1)]
+    assert ranges(chain_to(found, 0, 13)) == [(0, 6, 2), (6, 13, 2)]
+
+
+def test_of_one_range_the_newest_epoch_with_the_others_to_compare() -> None:
+    chain = chain_to([archive(0, 4, 1), archive(0, 4, 3), archive(0, 4, 2)], 0, 4)
+    assert ranges(chain) == [(0, 4, 3)]
+    assert [one.epoch for one in chain.twins[chain.archives[0].key]] == [2, 1]
+
+
+def test_ranges_of_gaps_have_no_archive() -> None:
+    assert ranges(chain_to([archive(3, 5), archive(7, 9)], 0, 12, [(0, 3), (5, 7), (9, 12)])) == [(3, 5, 1), (7, 9, 1)]
+
+
+def test_a_missing_archive_is_named() -> None:
+    chain = chain_to([archive(0, 4), archive(6, 9)], 0, 9)
+    assert chain.archives == ()
+    assert chain.why is not None
+    assert "from 4 on, up to 9" in chain.why
+
+
+def test_retention_may_have_come_into_the_middle_of_an_archive() -> None:
+    assert ranges(chain_to([archive(2, 6), archive(6, 9)], 4, 9)) == [(2, 6, 1), (6, 9, 1)]
+    assert ranges(chain_to([archive(4, 9), archive(2, 6)], 4, 9)) == [(4, 9, 1)]
+
+
+def test_all_there_is_with_its_holes() -> None:
+    chain = chain_of_all([archive(2, 4), archive(6, 8), archive(4, 5), archive(6, 8, 2)])
+    assert ranges(chain) == [(2, 4, 1), (4, 5, 1), (6, 8, 2)]
+    assert chain.holes == ((5, 6),)
+    assert (chain.start, chain.end) == (2, 8)
+    assert list(chain.twins) == [archive(6, 8, 2).key]
+    assert ranges(chain_of_all([])) == []
+
+
+def test_archives_that_fit_in_no_order_are_a_reason_to_stop() -> None:
+    chain = chain_of_all([archive(0, 4), archive(3, 9)])
+    assert chain.archives == ()
+    assert chain.why is not None
+    assert archive(3, 9).key in chain.why
+
+
+def test_random_histories_against_a_search_of_everything() -> None:
+    """Attempts of several epochs over the same log; a chain is found whenever there is one, and it never doubles or skips an offset."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        found = [archive(base, rng.randint(base + 1, 9), epoch) for epoch in (1, 2) for base in rng.sample(range(8), 5)]
+        empty = [(low, low + 1) for low in rng.sample(range(9), 2)]
+        chain = chain_to(found, 0, 9, empty)
+        assert (chain.why is None) == possible(found, empty, 0, 9), seed
+        if chain.why is None:
+            covered = [offset for one in chain.archives for offset in range(one.base, one.end)]
+            assert covered == sorted(set(covered)), seed
+            assert set(range(9)) - set(covered) <= {low for low, _ in empty}, seed
+
+
+def possible(found: list[FoundArchive], empty: list[tuple[int, int]], at: int, end: int) -> bool:
+    if at == end:
+        return True
+    steps = [one.end for one in found if one.base == at] + [high for low, high in empty if low == at]
+    return any(to <= end and possible(found, empty, to, end) for to in steps)

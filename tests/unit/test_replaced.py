@@ -1,0 +1,65 @@
+"""Which archives that a replay made anew may be deleted: not those that a snapshot names, however it spells them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import cast
+
+import pytest
+
+from archiver.catalog.tables import SnapshotView, Tables, TableView
+from archiver.ids import TopicId
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.rewrites import Replaced
+from archiver.objects.paths import archive_key
+from archiver.settings import TopicSettings
+from intake.backlog import Backlog
+from intake.fold import TopicState
+from reconcile.lines import TopicLine
+from reconcile.replaced import ReplacedArchives
+
+TOPIC_ID = TopicId("ab" * 16)
+UUID = uuid.UUID(int=7)
+OLD, NEW = archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 1), archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 2)
+SETTINGS = TopicSettings.model_validate(
+    {"name": "orders", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"}}
+)
+
+
+class _Tables:
+    """A table whose retained snapshots name one path."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def load(self, identifier: tuple[str, ...]) -> TableView:
+        snapshot = SnapshotView(1, None, 9, 0, "append", {})
+        return TableView(identifier, UUID, "", "", "{}", 0, 2, 0, "day", 1, 9, {}, (snapshot,))
+
+    def retained_paths(self, view: TableView, names: set[str]) -> frozenset[str]:
+        return frozenset({self._path} if self._path.rpartition("/")[2] in names else ())
+
+
+class _Backlog:
+    topics_by_id = {TOPIC_ID: TopicState(TOPIC_ID, "orders", 1, 0)}  # noqa: RUF012
+
+
+def due(path: str) -> list[str]:
+    ledger = LedgerFold()
+    topic = ledger.topic(TOPIC_ID)
+    ledger.topics[TOPIC_ID] = topic
+    topic.table_uuid = UUID
+    topic.rewrites.replaced[OLD] = Replaced(NEW, 5)
+    lines = {TOPIC_ID: TopicLine(TOPIC_ID, "orders", (10,), (10,))}
+    tables = cast(Tables, _Tables(path))
+    return ReplacedArchives(lambda _: tables, [SETTINGS]).keys(cast(Backlog, _Backlog()), ledger, lines)
+
+
+def test_what_no_retained_snapshot_names_may_go() -> None:
+    assert due(f"s3://bucket/{NEW}") == [OLD]
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/", "s3a://bucket//", "https://bucket.s3.example/", "file:/data/./"])
+def test_d1_what_a_retained_snapshot_names_stays_however_it_is_spelled(root: str) -> None:
+    assert due(root + OLD) == []
+    assert due(root + OLD.replace("=", "%3D")) == []

@@ -1,0 +1,135 @@
+"""How far a table that was set back is complete: exact where the ledger saw every commit, never too high, never below a row."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from archiver.catalog.layout import COMMIT_ID, REPLAYED, SET_BACK
+from archiver.catalog.tables import SnapshotView, TableView
+from archiver.ids import TopicId
+from archiver.ledger.views import TopicLedger
+from reconcile.coverage import Range
+from reconcile.set_back import lowered
+
+OURS = {COMMIT_ID: "x"}
+
+
+def snapshot(number: int, parent: int | None, summary: dict[str, str] | None = None, operation: str = "append") -> SnapshotView:
+    return SnapshotView(number, parent, number, 0, operation, OURS if summary is None else summary)
+
+
+def view(*snapshots: SnapshotView, current: int | None, sequence: int = 99) -> TableView:
+    return TableView(
+        identifier=("a", "b"), uuid=uuid.UUID(int=1), location="", metadata_location="", schema_json="{}", schema_id=0, format_version=2,
+        spec_id=0, granularity="day", snapshot_id=current, sequence_number=sequence, properties={}, snapshots=snapshots,
+    )  # fmt: skip
+
+
+def ledger_of(*commits: dict[int, int]) -> TopicLedger:
+    """The ledger that saw these commits, at the sequence numbers 1, 2, …"""
+    made = TopicLedger(TopicId("ab" * 16))
+    for number, offsets in enumerate(commits, start=1):
+        commit(made, number, offsets)
+    return made
+
+
+def commit(made: TopicLedger, number: int, offsets: dict[int, int]) -> None:
+    for partition, offset in offsets.items():
+        made.past.moves(partition, made.watermark(partition), offset)
+        made.watermarks[partition] = offset
+    made.past.moved(number)
+
+
+def no_gaps(partition: int, start: int, end: int) -> list[Range]:
+    del partition, start, end
+    return []
+
+
+def test_the_watermark_of_the_commit_that_is_left() -> None:
+    ledger = ledger_of({0: 5}, {0: 9, 1: 2}, {0: 12})
+    lineage = (snapshot(1, None), snapshot(2, 1), snapshot(3, 2))
+    assert lowered(view(*lineage, current=1), ledger, {0: ((0, 5),)}, 2, no_gaps) == (5, 0)
+    assert lowered(view(*lineage, current=2), ledger, {0: ((0, 9),), 1: ((0, 2),)}, 2, no_gaps) == (9, 2)
+
+
+def test_rows_that_were_erased_before_do_not_come_back() -> None:
+    """The last rows of the commit that is left were deleted on purpose: the ledger knows that they were there."""
+    ledger = ledger_of({0: 5}, {0: 9})
+    erased = snapshot(2, 1, {}, "delete")
+    assert lowered(view(snapshot(1, None), erased, current=2), ledger, {0: ((0, 2),)}, 1, no_gaps) == (5,)
+
+
+def test_aborted_offsets_are_the_same_place() -> None:
+    ledger = ledger_of({0: 5}, {0: 9})
+    assert lowered(view(snapshot(1, None), current=1), ledger, {0: ((0, 5),)}, 1, lambda *_: [(5, 9)]) == (9,), "nothing is missing"
+
+
+def test_a_replay_says_nothing_of_the_watermark() -> None:
+    """It carries the evidence of the commit before it; what came between and was set back is not in the lineage."""
+    ledger = ledger_of({0: 5}, {0: 9})
+    replay = snapshot(3, 1, {COMMIT_ID: "x", REPLAYED: "1"}, "replace")
+    assert lowered(view(snapshot(1, None), replay, current=3), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
+
+
+def test_an_earlier_takeover_says_nothing_of_the_watermark() -> None:
+    """It died before the ledger was told: what the ledger knows at its number is of the history that was set back."""
+    ledger = ledger_of({0: 5}, {0: 9})
+    taken_over = snapshot(3, 1, {COMMIT_ID: "x", SET_BACK: "5"})
+    assert lowered(view(snapshot(1, None), taken_over, current=3), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
+
+
+def test_without_a_commit_of_ours_only_rows_count() -> None:
+    ledger = ledger_of({0: 5}, {0: 9})
+    assert lowered(view(current=None), ledger, {}, 1, no_gaps) == (0,)
+    foreign = snapshot(7, 1, {}, "replace")
+    assert lowered(view(foreign, current=7), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
+    holed = lowered(view(foreign, current=7), ledger, {0: ((0, 2), (3, 5))}, 1, no_gaps)
+    assert isinstance(holed, str)
+    assert "offsets 2 between them are missing" in holed
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ({0: ((0, 5), (7, 8))}, "offsets 5 to 6 between them are missing"),
+        ({0: ((0, 5), (3, 5))}, "offsets 3 to 4 more than once"),
+        ({0: ((0, 15),)}, "holds offsets up to 14, and the ledger knows of none from 9 on"),
+        ({0: ((0, 5),), 4: ((0, 1),)}, "rows of partitions [4]"),
+    ],
+)
+def test_what_cannot_be_told_is_refused(rows: dict[int, tuple[Range, ...]], why: str) -> None:
+    refused = lowered(view(snapshot(1, None), current=1), ledger_of({0: 5}, {0: 9}), rows, 1, no_gaps)
+    assert isinstance(refused, str)
+    assert why in refused
+
+
+def test_random_histories_give_the_watermark_of_the_snapshot_that_is_left() -> None:
+    """Commits of several partitions, rollbacks, takeovers and commits again; each look finds what really was."""
+    for seed in range(300):
+        dice = random.Random(seed)
+        ledger = ledger_of()
+        snapshots: list[SnapshotView] = []
+        vectors: dict[int, list[int]] = {}
+        current: int | None = None
+        reached, number = [0, 0, 0], 0
+        for _ in range(dice.randint(1, 12)):
+            number += 1
+            reached = [offset + dice.choice((0, 0, 3, 7)) for offset in reached]
+            snapshots.append(snapshot(number, current))
+            current, vectors[number] = number, list(reached)
+            commit(ledger, number, dict(enumerate(reached)))
+            if dice.random() < 0.3:
+                ancestors = [item.snapshot_id for item in view(*snapshots, current=current).lineage()]
+                current = dice.choice(ancestors)
+                here = vectors[current]
+                found = lowered(
+                    view(*snapshots, current=current, sequence=number), ledger, {p: ((0, end),) for p, end in enumerate(here)}, 3, no_gaps
+                )
+                assert found == tuple(here), f"seed {seed}"
+                number += 1
+                snapshots.append(snapshot(number, current))
+                current, vectors[number], reached = number, list(here), list(here)
+                commit(ledger, number, dict(enumerate(here)))

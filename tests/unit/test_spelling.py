@@ -1,0 +1,99 @@
+"""However a path is spelled, an object that metadata names never looks like an orphan."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.errors import InvalidInput
+from archiver.objects.paths import archive_key, table_prefix
+from archiver.objects.spelling import NamedFiles, tail
+
+TOPIC = "ab" * 16
+FOLDER = table_prefix(TOPIC)
+KEY = archive_key(TOPIC, 3, "day", 20_000, 0, 17, 4)
+REST = KEY.removeprefix(FOLDER + "/")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        KEY,
+        f"s3://bucket/{KEY}",
+        f"s3a://bucket/some/prefix/{KEY}",
+        f"s3n://bucket//some//prefix//{KEY}",
+        f"S3://Bucket/{KEY}",
+        f"https://bucket.s3.eu-west-1.amazonaws.com/{KEY}",
+        f"https://s3.eu-west-1.amazonaws.com/bucket/{KEY}",
+        f"http://localhost:9000/bucket/{KEY}",
+        f"file:/data/{KEY}",
+        f"file:///data/{KEY}",
+        f"file:////data//{KEY}",
+        f"/data/./{KEY}",
+        f"/data/x/../{KEY}",
+        f"file:///my%20data/{KEY}",
+        f"file:///my data/{KEY}",
+        f"s3://bucket/{quote(KEY)}",
+        f"s3://bucket/{quote(quote(KEY))}",
+        f"s3://bucket/{quote(KEY, safe='')}",
+        f"hdfs://host/{FOLDER}//{REST.replace('/', '//')}",
+        f"s3://bucket/archive/{'cd' * 16}/old/{KEY}",
+    ],
+)
+def test_every_spelling_names_the_object(path: str) -> None:
+    named = NamedFiles(FOLDER)
+    named.add(path)
+    assert KEY in named
+    assert tail(path, FOLDER) == tail(KEY, FOLDER) == REST
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/", FOLDER, f"/data/{FOLDER}", f"s3://b/archive/{'cd' * 16}/data/x.parquet", f"s3://b/x{KEY}", f"s3://b/archive/{TOPIC}x/data"],
+)
+def test_what_lies_elsewhere_names_nothing_of_ours(path: str) -> None:
+    assert tail(path, FOLDER) is None
+    named = NamedFiles(FOLDER)
+    named.add(path)
+    assert KEY not in named
+
+
+def test_an_object_that_lies_elsewhere_counts_as_named() -> None:
+    assert "intake/x.parquet" in NamedFiles(FOLDER)
+    assert f"archive/{'cd' * 16}/data/x.parquet" in NamedFiles(FOLDER)
+
+
+def test_another_object_is_not_named() -> None:
+    named = NamedFiles(FOLDER)
+    named.add(f"s3://b/{KEY}")
+    assert archive_key(TOPIC, 3, "day", 20_000, 0, 18, 4) not in named
+    assert KEY.replace(".parquet", ".Parquet") not in named
+
+
+def test_percent_signs_that_never_end_are_refused() -> None:
+    path = KEY
+    for _ in range(101):
+        path = path.replace("%", "%25") if "%" in path else path + "%25"
+    with pytest.raises(InvalidInput, match="percent-encoded"):
+        tail(path, FOLDER)
+
+
+names = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\\"), min_size=1, max_size=8), min_size=1, max_size=4
+)
+
+
+@given(names, st.sampled_from(["s3://b/", "s3a://b/p/", "file:///x/", "file:/x//", "/x/"]), st.integers(0, 3), st.booleans())
+def test_any_name_in_any_spelling(components: list[str], root: str, rounds: int, doubled: bool) -> None:
+    """Whatever an engine calls its files: what it writes into its metadata names the object that it wrote."""
+    key = f"{FOLDER}/data/{'/'.join(components)}"
+    path = key.replace("/", "//") if doubled else key
+    for _ in range(rounds):
+        path = quote(path)
+    named = NamedFiles(FOLDER)
+    named.add(root + path)
+    if tail(key, FOLDER) is not None:
+        assert key in named

@@ -1,0 +1,405 @@
+"""The status page: what it says first, that nothing in it is taken for markup, that it is bounded, and that pictures are put in words."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from archiver.jobs.positions import HeldBack
+from archiver.status.advice import RUNBOOK
+from archiver.status.ages import age
+from archiver.status.history import LagHistory
+from archiver.status.journal import Cycle, Journal
+from archiver.status.standing import Standing
+from archiver.web.page import HEADERS, TEXT_MAX, PageValues, coded, page, visible
+from archiver.web.page_topics import PARTITIONS_SHOWN, PARTITIONS_SHOWN_ALONE, TOPICS_LISTED, TOPICS_SHOWN
+from archiver.web.svg import records_chart, seconds_chart
+from intake.sources.files import FileProblem, FilesState
+from reconcile.pin import Pin
+from tests.support.standings import NOW_US, journal_of, of, partition, topic
+from tests.support.status_scenes import HOSTILE
+
+VOID = {"meta", "br", "line", "path", "link", "img", "input", "hr"}
+
+
+class Reading(HTMLParser):
+    """What a browser makes of a page: its elements, attributes and words."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.style = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == [], "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "style":
+            self.style += data
+        else:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        """The words, white space drawn together."""
+        return " ".join(" ".join(self.words).split())
+
+
+def values(
+    standing: Standing | None = None, journal: Journal | None = None, query: Mapping[str, str] | None = None, **more: Any
+) -> PageValues:
+    if journal is None:
+        journal = Journal(100)
+        journal.becomes("serving")
+    made = PageValues(
+        standing=standing,
+        journal=journal,
+        history=LagHistory(3600.0, 100),
+        now_us=NOW_US,
+        look_interval_s=5.0,
+        version="1.2.3",
+        owner="here:1",
+        roles=("intake", "archive", "reconcile"),
+        cluster="shop",
+        cluster_id="c" * 32,
+        data="file:///data",
+        leader="here:1",
+        epoch=3,
+        pin=None,
+        pin_known=True,
+        query=query or {},
+    )
+    return replace(made, **more)
+
+
+def title(html: str) -> str:
+    found = re.search(r"<h1>(.*?)</h1>", html)
+    assert found is not None
+    return found[1]
+
+
+# the first line
+
+
+def test_all_is_well_is_said_first_and_nothing_is_to_do() -> None:
+    html = page(values(of(topic(partition()))))
+    assert title(html) == "All is well."
+    assert "What to do" not in html
+    assert "<title>All is well. shop: Stream Archiver</title>" in html
+
+
+def test_what_is_wrong_is_said_first_the_worst_before_the_rest() -> None:
+    journal = Journal(10)
+    journal.becomes("serving")
+    journal.checked("objects", "no answer within 5 s", NOW_US - 90_000_000)
+    held = HeldBack("billing", 7, 0, NOW_US - 60_000_000, NOW_US + 60_000_000, 5)
+    standing = of(
+        topic(partition(cause="transaction", reason="5 offsets wait for billing", records=5, seconds=60.0, held=held)),
+        topic(
+            partition(cause="stuck", reason="the table is gone", records=1, seconds=9.0, topic="clicks"),
+            name="clicks",
+            stuck="the table is gone",
+        ),
+    )
+    html = page(values(standing, journal))
+    assert title(html) == "2 things need somebody: objects does not answer, topic clicks is halted. 1 thing more to keep an eye on."
+    text = Reading(html).text
+    places = [text.index(part) for part in ("objects does not answer since", "Topic clicks: the table is gone", "5 offsets wait")]
+    assert places == sorted(places)
+    assert f"More: {RUNBOOK}, section A topic is halted" in text
+
+
+def test_while_it_starts_the_page_says_what_is_waited_for() -> None:
+    journal = Journal(10)
+    journal.checked("metadata", "cannot open the database", NOW_US - 5_000_000)
+    html = page(values(None, journal, cluster_id=None, leader=None, epoch=None, pin_known=False))
+    assert title(html) == "Starting, not ready yet. 1 thing needs somebody: metadata does not answer."
+    text = Reading(html).text
+    assert "The daemon is starting: it waits for metadata." in text
+    assert "Nothing is known of the topics before" in text
+    assert "not known yet" in text
+    assert title(page(values(None, Journal(10)))) == "Starting, not ready yet."
+
+
+def test_stopping() -> None:
+    journal = Journal(10)
+    journal.becomes("stopping")
+    assert title(page(values(of(), journal))) == "Stopping."
+
+
+# untrusted text
+
+
+def test_no_text_becomes_markup_wherever_it_stands() -> None:
+    journal = Journal(10)
+    journal.becomes("serving")
+    journal.checked(HOSTILE, HOSTILE, NOW_US)
+    for job in ("tick", "cleanup", "audit", "watch"):
+        journal.add(Cycle(job, NOW_US, 0.1, "wrong", HOSTILE, {"verdict": HOSTILE, "partitions": [{"verdict": HOSTILE}]}))
+    held = HeldBack(HOSTILE, 7, 0, NOW_US, NOW_US, 5)
+    rows = [partition(0, 5, 9.0, "transaction", f"waits for {HOSTILE} `{HOSTILE}`", topic=HOSTILE, held=held)]
+    standing = of(topic(*rows, name=HOSTILE, stuck=HOSTILE), differences=(HOSTILE,))
+    history = LagHistory(3600.0, 10)
+    history.add(standing, 5.0)
+    pin = Pin(HOSTILE, 0, HOSTILE, NOW_US, HOSTILE)
+    shown = values(
+        standing,
+        journal,
+        {"topic": HOSTILE, "refresh": HOSTILE},
+        history=history,
+        pin=pin,
+        cluster=HOSTILE,
+        cluster_id=HOSTILE,
+        data=HOSTILE,
+        leader=HOSTILE,
+        owner=HOSTILE + "2",
+        roles=(HOSTILE,),
+        version=HOSTILE,
+    )
+    for query in ({"topic": HOSTILE}, {"refresh": HOSTILE}, {"topic": "nothing" + HOSTILE}):
+        html = page(replace(shown, query=query))
+        reading = Reading(html)
+        assert not {"script", "img", "iframe", "object", "form", "link", "base"} & set(reading.tags)
+        assert not [name for name, _ in reading.attributes if name.startswith("on") or name == "style"]
+        assert not [value for name, value in reading.attributes if name in ("href", "src") and not value.startswith("/")]
+        assert "<script>alert('x')</script>\\u202e<img src=x onerror=alert(1)>&amp;\\u001b[31m" in reading.text
+        assert not set(html) & {"\u202e", "\x1b"}, "nothing turns the reading direction or the terminal"
+        assert "\u202e" not in reading.text
+
+
+def test_what_is_invisible_is_made_visible_and_long_texts_are_cut() -> None:
+    assert visible("a\u202eb\x00\u2028\ud800é漢\n") == "a\\u202eb\\u0000\\u2028\\ud800é漢\n"
+    assert visible(5) == 5
+    assert visible("x" * (TEXT_MAX + 1_500)) == "x" * TEXT_MAX + "… (1,500 more characters)"
+    html = page(values(of(topic(partition(0, 1, 1.0, "stuck", "y" * 1_000_000), stuck="z"))))
+    assert len(html) < 100_000
+
+
+def test_code_in_a_text_is_set_as_code_and_escaped() -> None:
+    assert str(coded("run `archiver audit` <now>")) == "run <code>archiver audit</code> &lt;now&gt;"
+    assert str(coded("an odd ` one <b>")) == "an odd ` one &lt;b&gt;"
+    assert str(coded("`<b>`")) == "<code>&lt;b&gt;</code>"
+
+
+def test_nothing_is_loaded_and_nothing_runs() -> None:
+    reading = Reading(page(values(of(topic(partition())))))
+    digest = base64.b64encode(hashlib.sha256(reading.style.encode()).digest()).decode()
+    policy = dict(part.strip().split(" ", 1) for part in HEADERS["Content-Security-Policy"].split(";"))
+    assert policy == {
+        "default-src": "'none'",
+        "style-src": f"'sha256-{digest}'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    assert "url(" not in reading.style
+    assert "@import" not in reading.style
+    assert not [value for name, value in reading.attributes if value.startswith(("http:", "https:", "//", "data:"))]
+
+
+def test_what_is_only_noted_leaves_all_well() -> None:
+    second = journal_of(("tick", "skipped", "there:2 leads", {}))
+    html = page(values(of(topic(partition())), second))
+    assert title(html) == "All is well."
+    assert '<div class="verdict ok"' in html
+    second.becomes("stopping")
+    assert '<div class="verdict note"' in page(values(of(topic(partition())), second))
+
+
+def test_idle_cycles_push_nothing_out() -> None:
+    journal = journal_of(("tick", "fine", "12 records archived", {}), ("cleanup", "fine", "1 object deleted", {}))
+    for number in range(500):
+        journal.add(Cycle("tick", NOW_US + number, 0.1, "fine", "nothing was due", idle=True))
+    assert [cycle.line for cycle in journal.cycles()] == ["1 object deleted", "12 records archived"]
+    text = Reading(page(values(of(topic(partition())), journal))).text
+    assert "The last 2 cycles" in text
+    assert text.count("nothing was due") == 1, "as the newest of its job"
+    assert "501 fine" in text
+
+
+def test_the_folders_that_files_come_from() -> None:
+    assert "Folders that files are taken in from" not in page(values(of()))
+    problems = tuple(FileProblem(f"/in/{number:02}.jsonl", "line 3 is no <JSON>; mend it") for number in range(25))
+    failed = FilesState(
+        "/in/*.jsonl", "orders", "jsonl", NOW_US, True, waiting=4, in_work="/in/zz.jsonl", finished=1234, failed=25, problems=problems
+    )
+    silent = FilesState("/no/*.csv", "clicks", "delimited", NOW_US, True, trouble="the topic was deleted")
+    text = Reading(page(values(of(topic(partition())), sources=[failed, silent]))).text
+    section = text[text.index("Folders that files") :]
+    for part in ("/in/*.jsonl", "orders", "/in/zz.jsonl", "1,234", "25", "line 3 is no <JSON>; mend it", "and 5 more"):
+        assert part in section, part
+    assert "nothing is taken in: the topic was deleted" in section
+    assert "2 things need somebody" in text
+
+
+def test_one_of_a_thing_is_not_several() -> None:
+    rows = [partition(number, 1, 60.0, "pending", "x") for number in range(PARTITIONS_SHOWN)]
+    text = Reading(
+        page(values(of(replace(topic(partition(0, 1, 60.0, "pending", "x")), pending=1), topic(*rows, partition(99), name="z"))))
+    ).text
+    assert "; 1 record behind, the oldest 1 min" in text
+    assert "; 1 archive in no table yet" in text
+    assert "1 of 1 partition held back" in text
+    assert "The other 1 partition: nothing is behind." in text
+
+
+# what is asked for
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("30", "30"), ("1", "1"), ("3600", "3600"), ("0", None), ("3601", None), ("-5", None), ("5s", None)]
+)
+def test_refresh(asked: str, seconds: str | None) -> None:
+    html = page(values(of(), query={"refresh": asked}))
+    assert re.findall(r'http-equiv="refresh" content="(.*?)"', html) == ([] if seconds is None else [seconds])
+    assert ("stop that" in html) == (seconds is not None)
+
+
+@pytest.mark.parametrize("asked", ["٣", "²", "", "9" * 5000, "1e3"])
+def test_a_refresh_that_means_nothing_is_passed_over(asked: str) -> None:
+    assert 'http-equiv="refresh"' not in page(values(of(), query={"refresh": asked, "unknown": "x"}))
+
+
+def test_one_topic_alone() -> None:
+    standing = of(topic(partition(topic="a"), name="a&b"), topic(partition(topic="c"), name="c"))
+    both = page(values(standing, query={"refresh": "5"}))
+    assert "/?refresh=5&amp;topic=a%26b" in both
+    alone = Reading(page(values(standing, query={"topic": "a&b"})))
+    assert alone.tags.count("h3") == 1
+    assert "All 2 topics" in alone.text
+    assert "There is no topic zzz" in Reading(page(values(standing, query={"topic": "zzz"}))).text
+
+
+# bounds
+
+
+def test_the_worst_partitions_are_shown_and_the_rest_is_summed() -> None:
+    rows = [partition(number, number, float(number)) for number in range(300)]
+    rows[7] = partition(7, None, None, "shelf", "a shelf is gone")
+    rows[9] = partition(9, 1, 1.0, "pending", "pending")
+    reading = Reading(page(values(of(topic(*rows)))))
+    assert f"the worst {PARTITIONS_SHOWN} of 300" in reading.text
+    rest = sorted(number for number in range(300) if number not in (7, 9))[: 300 - PARTITIONS_SHOWN]
+    assert f"The other 250 partitions: {sum(rest):,} records behind, the oldest {age(float(max(rest)))}." in reading.text
+    assert "a shelf is gone" in reading.text
+    alone = Reading(page(values(of(topic(*rows)), query={"topic": "orders"})))
+    assert alone.attributes.count(("data-label", "next offset")) == 300
+    rows = [partition(number) for number in range(PARTITIONS_SHOWN_ALONE + 100)]
+    text = Reading(page(values(of(topic(*rows)), query={"topic": "orders"}))).text
+    assert "The other 100 partitions: nothing is behind." in text
+
+
+def test_the_page_stays_small_with_a_thousand_topics() -> None:
+    topics = [topic(partition(0, number % 7, float(number % 7), topic=f"t{number:04}"), name=f"t{number:04}") for number in range(1000)]
+    standing = of(*topics)
+    history = LagHistory(3600.0, 1000)
+    for second in range(0, 3600, 8):
+        history.add(standing, float(second))
+    html = page(values(standing, history=history))
+    reading = Reading(html)
+    assert reading.tags.count("h3") == TOPICS_SHOWN
+    assert reading.attributes.count(("data-label", "goes to")) == TOPICS_LISTED
+    assert "700 more are not listed" in reading.text
+    assert len(html) < 1_000_000
+
+
+# everything else that it says
+
+
+def test_who_leads() -> None:
+    def who(**more: Any) -> str:
+        return Reading(page(values(of(), **more))).text
+
+    assert "this daemon, here:1 (epoch 3)" in who()
+    assert "another process, there:2: it archives and cleans" in who(leader="there:2")
+    assert "nobody at the moment" in who(leader=None)
+
+
+def test_offsets_lags_reasons_the_pin_and_the_audit_are_there() -> None:
+    journal = journal_of(
+        ("audit", "fine", "valid: 2 partitions", {"verdict": "valid", "partitions": [{"verdict": "valid"}] * 2}),
+        ("tick", "fine", "12 records archived", {}),
+        ("watch", "fine", "nothing new", {}),
+    )
+    pin = Pin("orders", 1, "key", NOW_US - 3_600_000_000, "not archived yet")
+    rows = (partition(0, 12_345, 200.0, "pending", "archives are in no table yet"), partition(1, None, None, "shelf", "a shelf is gone"))
+    text = Reading(page(values(of(topic(*rows)), journal, pin=pin))).text
+    for part in (
+        "12,345 behind, 3 min 20 s",
+        "cannot be told",
+        "archives are in no table yet",
+        "a shelf is gone",
+        "written 2026-01-02 02:04:05 UTC (1 h ago); orders partition 1 needs it: not archived yet",
+        "valid 1 s ago (2 valid)",
+        "12 records archived",
+        "last commit 2026-01-02 03:03:05 UTC (1 min ago)",
+        "complete for everything taken in before 2026-01-02 03:02:35 UTC (1 min 30 s ago)",
+    ):
+        assert part in text, part
+    assert text.count("nothing new") == 1, "calm watch cycles are in no list but that of the jobs"
+
+
+def test_the_deep_audit_is_told_where_there_was_one() -> None:
+    told = (
+        "deep_audit",
+        "wrong",
+        "invalid: orders:1",
+        {"verdict": "invalid", "partitions": [{"verdict": "invalid"}, {"verdict": "valid"}]},
+    )
+    text = Reading(page(values(of(topic(partition())), journal_of(told)))).text  # type: ignore[arg-type]
+    assert "invalid 1 s ago (1 invalid, 1 valid)" in text
+    assert "the deep audit says invalid" in text
+    assert "deep audit" not in Reading(page(values(of(topic(partition())), journal_of()))).text
+
+
+def test_a_chart_says_in_words_what_it_shows_and_leaves_holes() -> None:
+    history = LagHistory(480.0, 10)
+    for second, seconds in enumerate([1.0, 50.0, None, 20.0, 10.0]):
+        history.add(of(topic(partition(0, None if seconds is None else int(seconds), seconds))), float(second * 10))
+    samples = history.samples("orders")
+    chart = seconds_chart("orders", samples, history.known_s, history.span_s)
+    assert chart.description == "Over the last 5 min: now 10 s, at most 50 s, 30 s ago. Not known for 37 of 41 samples."
+    assert [tick.text for tick in chart.y_ticks] == ["0 s", "30 s", "1 min"]
+    assert [tick.text for tick in chart.x_ticks] == ["5 min ago", "2 min 30 s", "now"]
+    assert len(chart.paths) == 4
+    counts = records_chart("orders", samples, history.known_s, history.span_s)
+    assert [tick.text for tick in counts.y_ticks] == ["0", "30", "60"]
+    html = page(values(of(topic(partition())), history=history))
+    assert html.count("<svg") == 2
+    titles = re.findall(r'aria-labelledby="(chart-\S+) (chart-\S+)"', html)
+    assert all(f'<title id="{one}">' in html and f'<desc id="{two}">' in html for one, two in titles)
+    assert len(titles) == 2
+
+
+def test_a_chart_of_nothing_and_of_a_level_line() -> None:
+    assert seconds_chart("a", [], 0.0, 3600.0).description == "Nothing is known of the last 5 min."
+    history = LagHistory(480.0, 10)
+    for second in range(400):
+        history.add(of(topic(partition(0, 5, 5.0))), float(second))
+    chart = seconds_chart("orders", history.samples("orders"), history.known_s, history.span_s)
+    (line,) = chart.paths
+    assert line.count("L") == 1, "a level line has two ends"
+    assert chart.description == "Over the last 8 min: now 5 s, which is the most."

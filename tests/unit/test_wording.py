@@ -1,0 +1,66 @@
+"""One of a thing is not several, wherever people are told of it; and `status` shows no more partitions than somebody reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from archiver.cli.audit import print_audit
+from archiver.cli.produce import _reached
+from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
+from archiver.daemon.telling import told_of_archiving, told_of_audit
+from archiver.jobs.report import ArchiveReport, TopicReport
+from archiver.wording import counted, moment
+
+
+def test_words_are_counted() -> None:
+    assert [counted(number, "record waits", "records wait") for number in (0, 1, 12345)] == [
+        "0 records wait",
+        "1 record waits",
+        "12,345 records wait",
+    ]
+    assert (counted(1, "file"), counted(2, "file")) == ("1 file", "2 files")
+
+
+def test_moments_are_cut_to_the_second() -> None:
+    assert (moment(0), moment(1_767_323_045_999_999)) == ("1970-01-01 00:00:00 UTC", "2026-01-02 03:04:05 UTC")
+
+
+def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    report = ArchiveReport(rounds=1, topics={"a": TopicReport("a", "archived", archives=1, rows=1, gaps=1, waiting=1)})
+    told = told_of_archiving(report, list(report.topics.values())).line
+    assert told == "1 record of 1 topic archived in 1 file (0.000 MB), 1 offset of aborted transactions passed over, 1 record waits"
+    partition = {"topic": "a", "partition": 0, "verdict": "valid", "why": "", "rows": 1}
+    assert told_of_audit({"verdict": "valid", "partitions": [partition]}).line == "valid: 1 partition, 1 row"
+    assert _reached(Counter(ok=1)) == "1 record was read and acknowledged"
+    assert _reached(Counter(unknown=1)) == "1 record was read, 0 of it is stored"
+    bounds = {"start": 0, "watermark": 0, "stable": 1, "next": 1, "gaps": [], "proof": "none"}
+    print_audit({"verdict": "valid", "partitions": [partition | bounds]})
+    assert "1 stable record is not archived yet" in capsys.readouterr().out
+
+
+def test_status_shows_the_partitions_that_are_behind_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
+    def partition(number: int, records: int, seconds: float) -> dict[str, Any]:
+        lag = {"offset": 100 - records, "lag_records": records, "lag_seconds": seconds}
+        stages = {"stable": {"offset": 100, "lag_records": 0, "lag_seconds": 0.0}, "archived": lag, "committed": lag}
+        return {"partition": number, "next": 100, "stages": stages, "reason": "not due yet" if records else None}
+
+    _print_partitions([{"topic": "calm", "partitions": [partition(0, 0, 0.0)]}])
+    assert capsys.readouterr().out == ""
+    many = [partition(number, 1 + number, 60.0 * (1 + number)) for number in range(PARTITIONS_SHOWN + 1)]
+    _print_partitions([{"topic": "orders", "partitions": [*many, partition(99, 0, 0.0)]}])
+    told = capsys.readouterr().out
+    lines = [line for line in told.splitlines() if "orders" in line]
+    assert len(lines) == PARTITIONS_SHOWN
+    assert [cell.strip() for cell in lines[0].strip("│ ").split("│")] == [
+        "orders",
+        str(PARTITIONS_SHOWN),
+        "100",
+        "100",
+        "49 (51 behind, 51 min)",
+        "49 (51 behind, 51 min)",
+        "not due yet",
+    ]
+    assert "and 1 more partition; --output json has all of them" in told
