@@ -6,9 +6,12 @@ BIN := $(VENV)/bin
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 
+# The tests start thousands of processes: where caches are forbidden each would compile the package anew, half a second of CPU a time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit clean java dist screenshots
+.PHONY: help setup demo test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit clean java dist screenshots
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +53,9 @@ sweep: $(INSTALLED)  ## Run the long sweeps whole, of which make test runs a sha
 
 sweep-log: $(INSTALLED)  ## Take an intake log of a million entries through checkpoints, and say how large and how slow it gets
 	@ARCHIVER_LOG_ENTRIES=1000000 $(BIN)/python -m pytest -s tests/integration/test_log_scale.py
+
+fault: java $(INSTALLED)  ## Play every failpoint with kill, pause, error and lost reply (needs Java; SEED=n plays a third)
+	@ARCHIVER_FAULT_SHARE=$(or $(SEED),whole) $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --durations=15 tests/fault/sweep
 
 SEED ?=
 RUNS ?= 20000

@@ -5,7 +5,8 @@ dictionary. A point fires only after `arm()` was called, which the composition r
 `ARCHIVER_FAILPOINTS` and the setting `testing.failpoints: true` both ask for it.
 
 `ARCHIVER_FAILPOINTS` is a comma-separated list of `NAME=ACTION[@N]`: at the N-th time (default the first) that NAME is reached, `kill`
-sends SIGKILL to the own process, `error` raises `RetryLater`, `unknown` raises `OutcomeUnknown`.
+sends SIGKILL to the own process, `pause` sends it SIGSTOP (it goes on there after somebody's SIGCONT), `error` raises `RetryLater`,
+`unknown` raises `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from archiver.errors import ConfigInvalid, OutcomeUnknown, RetryLater
 
 VARIABLE = "ARCHIVER_FAILPOINTS"
+ACTIONS = ("kill", "pause", "error", "unknown")
 
 NAMES: dict[str, str] = {
     "cluster.create.before": "the data folder is new and has no identity",
@@ -108,8 +110,8 @@ def parse(text: str) -> dict[str, tuple[str, int]]:
         action, _, at = rest.partition("@")
         if name not in NAMES:
             raise ConfigInvalid(f"{VARIABLE}: there is no failpoint {name!r}; the points are {', '.join(NAMES)}")
-        if action not in ("kill", "error", "unknown"):
-            raise ConfigInvalid(f"{VARIABLE}: {name} has the action {action!r}; it must be kill, error or unknown")
+        if action not in ACTIONS:
+            raise ConfigInvalid(f"{VARIABLE}: {name} has the action {action!r}; it must be one of {', '.join(ACTIONS)}")
         if at and not at.isdigit():
             raise ConfigInvalid(f"{VARIABLE}: {name}={action}@{at}: after the @ stands a number")
         points[name] = (action, int(at or 1))
@@ -124,6 +126,12 @@ def arm(text: str) -> None:
         _armed[name] = _Armed(action, at)
 
 
+def reached(name: str) -> int:
+    """How often the point was reached since it was armed; 0 if it is not armed. For whoever armed it, to know that it was not in vain."""
+    point = _armed.get(name)
+    return 0 if point is None else point.seen
+
+
 def reach(name: str) -> None:
     """Say that the step `name` is reached; does nothing unless the point is armed."""
     point = _armed.get(name)
@@ -134,6 +142,9 @@ def reach(name: str) -> None:
         return
     if point.action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if point.action == "pause":
+        signal.raise_signal(signal.SIGSTOP)  # to this very thread: not one more step of it before all of them stand still
+        return
     if point.action == "error":
         raise RetryLater(f"failpoint {name} was asked to fail")
     raise OutcomeUnknown(f"failpoint {name} was asked to lose the reply")

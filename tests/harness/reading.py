@@ -10,7 +10,7 @@ import base64
 import contextlib
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from tests.harness.history import Row
 from tests.harness.payload import digest
 
+ValueOf = Callable[[Any], bytes | None]
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 _DELETED = 2
 """Status of a manifest's entry whose file is no longer part of the table."""
@@ -50,8 +51,11 @@ def consumed_rows(output: Path) -> Iterator[Row]:
             )
 
 
-def table_rows(catalog: Path, identifier: str) -> tuple[list[Row], dict[int, int]]:
-    """Rows and watermarks of a table, both empty if there is none. Raises `Unreadable`, `OSError`, or the error of a format's library."""
+def table_rows(catalog: Path, identifier: str, value_of: ValueOf | None = None) -> tuple[list[Row], dict[int, int]]:
+    """Rows and watermarks of a table, both empty if there is none. Raises `Unreadable`, `OSError`, or the error of a format's library.
+
+    `value_of` makes the bytes of a message from its column; without it they are those of `__raw__`, as where there is no schema.
+    """
     metadata = _metadata(catalog, identifier)
     if metadata is None:
         return [], {}
@@ -63,7 +67,7 @@ def table_rows(catalog: Path, identifier: str) -> tuple[list[Row], dict[int, int
         return [], watermarks
     rows: list[Row] = []
     for path in _data_files(current["manifest-list"]):
-        rows += _file_rows(path)
+        rows += _file_rows(path, value_of or _raw)
     return sorted(rows, key=lambda row: (row.partition, row.offset)), watermarks
 
 
@@ -104,7 +108,7 @@ def _avro(location: str) -> list[Any]:
         return list(fastavro.reader(file))
 
 
-def _file_rows(path: Path) -> list[Row]:
+def _file_rows(path: Path, value_of: ValueOf) -> list[Row]:
     with pq.ParquetFile(path) as file:
         table = file.read()
     places: pa.StructArray = table.column("kafka").combine_chunks()  # type: ignore[assignment]
@@ -115,7 +119,7 @@ def _file_rows(path: Path) -> list[Row]:
     for number, (key, value, headers) in enumerate(
         zip(table.column("key").to_pylist(), table.column("value").to_pylist(), table.column("headers").to_pylist(), strict=True)
     ):
-        known = digest(_raw(key), _raw(value), _pairs(headers), event_us[number])
+        known = digest(_raw(key), value_of(value), _pairs(headers), event_us[number])
         rows.append(
             Row(
                 partition=columns["partition"][number].as_py(),

@@ -1,4 +1,4 @@
-"""Retention on a deployment: asking for it, and what is left."""
+"""Retention on a deployment: asking for it, and forgetting what would be in its way."""
 
 from __future__ import annotations
 
@@ -20,10 +20,3 @@ def forget_snapshots(deployment: Deployment, table_name: str) -> None:
         gone = [item.snapshot_id for item in table.metadata.snapshots if item.snapshot_id != table.metadata.current_snapshot_id]
         with table.maintenance.expire_snapshots() as expire:
             expire.by_ids(gone)
-
-
-def all_kept(deployment: Deployment, topic: str) -> list[int]:
-    """The offsets of partition 0 that a consumer from offset 0 on gets."""
-    done = deployment.cli("consume", "--topic", topic, "--partition", "0")
-    assert done.code == 0, done.err
-    return [record["offset"] for record in done.lines()]

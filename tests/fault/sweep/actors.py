@@ -1,0 +1,114 @@
+"""The test's side of the actors: starts the host, has actors forked, waits for what becomes of them, wakes them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from archiver.clock import SystemClock
+from tests.fault.sweep.deeds import Orders
+from tests.support.deployment import ROOT
+from tests.support.processes import descendants
+
+PATIENCE_S = 120.0
+POLL_S = 0.2
+_CLOCK = SystemClock()
+
+
+class Actor:
+    """One process at work. Exactly one lives at a time."""
+
+    def __init__(self, host: Host, pid: int) -> None:
+        self._host = host
+        self.pid = pid
+        self.code: int | None = None
+        """Exit code, negative for a signal; None while it lives."""
+
+    def stopped(self) -> bool:
+        """Wait until it, or a Spark worker of its, stands still, or it has ended: whether somebody stands still."""
+        deadline_s = _CLOCK.monotonic_s() + PATIENCE_S
+        while (told := self._host.hear(POLL_S)) is None:
+            if standing_below(self.pid):
+                return True
+            assert _CLOCK.monotonic_s() < deadline_s, f"nothing was heard of the actor for {PATIENCE_S:g} s"
+        self.code = told.get("ended")
+        return "stopped" in told
+
+    def wake(self) -> None:
+        """Let it go on, with its workers."""
+        for pid in (self.pid, *standing_below(self.pid)):
+            os.kill(pid, signal.SIGCONT)
+
+    def end(self) -> int:
+        """Wait for its end, waking it again and again: other workers may come to the point that the first one has passed; the exit code."""
+        while self.code is None:
+            if self.stopped():
+                self.wake()
+        return self.code
+
+
+def standing_below(pid: int) -> list[int]:
+    """The descendants of a process that a signal has stopped."""
+    return [process[0] for process, _ in descendants(pid) if _state(process[0]) == "T"]
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class Host:
+    """The process that forks actors. A context manager; leaving it ends the actor that is left as well."""
+
+    def __init__(self) -> None:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("ARCHIVER_")}
+        environ |= {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}  # a library's threads do not survive a fork
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fault.sweep.fork_host"], cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        for pid in (*(process[0] for process, _ in descendants(self._process.pid)), self._process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def begin(self, orders: Orders) -> Actor:
+        """Have an actor forked."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
+        self._process.stdin.flush()
+        told = self.hear(PATIENCE_S)
+        assert told is not None, "no actor was forked"
+        return Actor(self, told["began"])
+
+    def hear(self, patience_s: float) -> dict[str, Any] | None:
+        """What the host says next; None if it says nothing for so long."""
+        assert self._process.stdout is not None
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._process.stdout], [], [], patience_s)
+            if not ready:
+                return None
+            data = os.read(self._process.stdout.fileno(), 65536)
+            assert data, "the host of the actors has ended"
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found

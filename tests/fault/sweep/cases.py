@@ -1,0 +1,60 @@
+"""Every case of the sweep, and the share of them that is played where time is short."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from tests.fault.sweep.scenes import SCENES, SPARK_SCENES, Scene
+
+VARIABLE = "ARCHIVER_FAULT_SHARE"
+"""`whole` plays every case; a number is the seed of a third of them."""
+SEED: Final = "8"
+THIRDS: Final = ("kill", "pause", "error")
+"""What happens at a point. Of these the share takes one for each point, so that every point is reached whatever the seed."""
+BESIDES: Final = "unknown"
+"""A lost reply, where somebody waits for one: played with the whole only."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point, reached in one scene, and what happens there."""
+
+    scene: Scene
+    point: str
+    action: str
+
+    @property
+    def fault(self) -> str:
+        """In one word."""
+        return f"{self.point}={self.action}"
+
+    @property
+    def in_worker(self) -> bool:
+        """Whether the point is reached by a Spark worker."""
+        return self.scene.spark and self.point.startswith("archive.upload.")
+
+    def __str__(self) -> str:
+        return f"{self.scene.name}-{self.point}-{self.action}"
+
+
+def every_case() -> list[Case]:
+    """All of them that need no Spark, in the order of the scenes."""
+    return [Case(scene, point, action) for scene in SCENES for point in scene.names for action in (*THIRDS, BESIDES)]
+
+
+def spark_cases() -> list[Case]:
+    """Those with Spark."""
+    return [Case(scene, point, action) for scene in SPARK_SCENES for point in scene.names for action in THIRDS]
+
+
+def share(cases: list[Case], asked: str | None = None) -> list[Case]:
+    """The cases to be played, in their order."""
+    asked = os.environ.get(VARIABLE, SEED) if asked is None else asked
+    if asked == "whole":
+        return cases
+    if not asked.isdigit():
+        raise ValueError(f"{VARIABLE}={asked}: it must be whole, or the seed of a third")
+    return [case for case in cases if case.action == random.Random(f"{asked}/{case.scene.name}/{case.point}").choice(THIRDS)]

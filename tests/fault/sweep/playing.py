@@ -1,0 +1,84 @@
+"""Plays one case: an actor reaches a point, something happens to it there, others go on, everything is settled and judged."""
+
+from __future__ import annotations
+
+import signal
+
+from archiver.clock import SystemClock
+from archiver.exits import UNTOLD
+from tests.fault.sweep.actors import Actor, Host
+from tests.fault.sweep.cases import Case
+from tests.fault.sweep.deeds import Daemon, Found
+from tests.fault.sweep.playground import LEASE_S, Ground
+from tests.fault.sweep.settled import settle
+
+LAST_POINT = "settled.append.after"
+_CLOCK = SystemClock()
+
+
+def play(ground: Ground, host: Host, case: Case) -> None:
+    """The whole of a case; raises if anything is not as it must be."""
+    scene = case.scene
+    ground.be(scene.name, scene.prepare)
+    if scene.spark and case.action == "error":
+        _fail_here(ground, case)
+    else:
+        actor = host.begin(ground.orders(scene.deed, case.fault, scene.arguments))
+        if case.action == "pause":
+            _pause(ground, actor, case)
+        else:
+            _end(ground, case, actor.end())
+    settle(ground, scene, case.fault)
+
+
+def _fail_here(ground: Ground, case: Case) -> None:
+    """The command in this process, whose Spark session is there already: an error harms nobody else."""
+    done = Found(ground.root, failpoints_asked=True).cli(*case.scene.arguments, armed=case.fault)
+    _check_code(case, done.code, done.out + done.err)
+    assert f"failpoint {case.point} was asked to fail" in done.out + done.err, f"{case.point} was never reached: {done}"
+
+
+def _end(ground: Ground, case: Case, code: int) -> None:
+    """It has met the fault, and that was the fault."""
+    if case.action != "kill":
+        _check_code(case, code, f"{ground.told()['why']} {ground.output()}")
+        assert ground.told()["reached"], f"{case.point} was never reached: {ground.told()}; {ground.output()}"
+    elif case.in_worker:
+        assert code == UNTOLD and "the refinement job failed" in ground.output(), f"exit code {code}: {ground.output()}"
+    else:
+        assert code == -signal.SIGKILL, f"{case.point} was never reached: exit code {code}; {ground.output()}"
+
+
+def _pause(ground: Ground, actor: Actor, case: Case) -> None:
+    """It stands still; its lease passes; another one leads, works, and goes on; then it wakes up."""
+    assert actor.stopped(), f"{case.point} was never reached: exit code {actor.code}; {ground.output()}"
+    since_s = _CLOCK.monotonic_s()
+    ground.lease_lapses()
+    with ground.daemon() as successor:
+        case.scene.again(ground, successor)
+        ground.send("successor", places=case.scene.places, by=successor)
+        successor.archive()
+        _CLOCK.sleep(max(0.0, since_s + LEASE_S - _CLOCK.monotonic_s()))
+        actor.wake()
+        code = actor.end()
+        _check_code(case, code, f"{ground.told()['why']} {ground.output()}")
+        if case.scene.woken != "free":
+            _check_stood_down(ground, case, code, successor)
+            successor.archive()
+
+
+def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) -> None:
+    """It has noticed that somebody else leads, and left it to them."""
+    told, output = ground.told(), ground.output()
+    if case.scene.spark:
+        # A command that has nothing more to do than to look for more begins anew, with a lease and an epoch of its own.
+        assert (code, "step down" in output) == (UNTOLD, True) or case.point == LAST_POINT, f"exit code {code}: {output}"
+        return
+    ends = ("Deposed",) if case.scene.woken == "deposed" else ("Deposed", None)
+    assert told["error"] in ends, f"it ended with {told}; {output}"
+    ledger = successor.application.ledger()
+    assert ledger.epoch == successor.application.leader.epoch, "nobody took the leadership from its successor"
+
+
+def _check_code(case: Case, code: int, output: str) -> None:
+    assert code in case.scene.codes and "Traceback" not in output, f"exit code {code}: {output}"
