@@ -30,6 +30,7 @@ from archiver.jobs.scope import Scope
 from archiver.jobs.topic_setup import TopicSetup
 from archiver.jobs.undecoded_list import UndecodedListing, UndecodedReport
 from archiver.ledger.fold import LedgerFold
+from archiver.ledger.given_up import GivenUp
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.ledger.views import TopicLedger
@@ -336,7 +337,7 @@ class Application(Upkeep):
             self.intake(),
             self.schema,
             cluster_id=self.cluster.cluster_id,
-            killed=lambda topic_id: {*ledger.topic(topic_id).unread, *ledger.condemned},
+            given_up=lambda topic_id, partition: GivenUp.of(ledger.topic(topic_id), partition, ledger.condemned),
             starts=lambda topic_id, partition: ledger.topic(topic_id).start(partition),
             passed=lambda topic_id, partition: ledger.topic(topic_id).passed.ranges(partition),
         )

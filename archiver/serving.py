@@ -34,7 +34,7 @@ from archiver.daemon.sight import Sight
 from archiver.daemon.signals import Signals
 from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling
 from archiver.daemon.tick import Pace, Tick
-from archiver.daemon.watch import Watch
+from archiver.daemon.watch import Beside, Watch
 from archiver.errors import ArchiverError, RetryLater
 from archiver.exits import FINE, WRONG
 from archiver.ids import IdSource, SystemIds
@@ -67,6 +67,8 @@ _FAILED = frozenset({"retry", "unknown", "halted"})
 """Ends of a commit after which it is looked what became of it."""
 ANSWER_S = 10.0
 """A dependency that takes longer to answer is taken for absent."""
+LOOK_S = 2 * ANSWER_S
+"""A look at the logs that takes longer hangs; it may wait `ANSWER_S` for others who read them."""
 LAST_SHARE = 0.25
 """The end of the grace in which what does not end by itself is cut off."""
 PORT_SHARE = 0.1
@@ -114,7 +116,8 @@ class Daemon:
         """The application, from when everything is open until the end begins."""
         self._reading = threading.Lock()
         self._dependencies = Dependencies(self._clock, environ, roles)
-        self._watch = Watch(self._questions, self._journal, self._clock, ANSWER_S, [self._look])
+        beside = Beside("the look at the logs", self._look, LOOK_S, self._unheard)
+        self._watch = Watch(self._questions, self._journal, self._clock, ANSWER_S, beside)
         self._schedule = self._jobs()
         self._looked_s = self._clock.monotonic_s()
         port = counting(create_app(self._face()), self._numbers.requested, self._clock)
@@ -211,7 +214,10 @@ class Daemon:
 
     def _jobs(self) -> Schedule:
         every, cycle = intervals(self._settings), self._cycles.run
-        jobs = [ScheduledJob("watch", every["watch"], partial(cycle, "watch", self._watch.run), every["watch"])]
+        jobs = [
+            ScheduledJob("watch", every["watch"], partial(cycle, "watch", self._watch.run), every["watch"]),
+            ScheduledJob("checkpoint", every["checkpoint"], self._checkpoint),
+        ]
         if "archive" in self._roles:
             jobs.append(ScheduledJob("tick", every["tick"], partial(cycle, "tick", self._tick.run)))
         if "reconcile" in self._roles:
@@ -277,11 +283,13 @@ class Daemon:
         return self._dependencies.questions(application) | tick
 
     def _look(self) -> None:
-        """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the next look tells."""
+        """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the next look tells.
+
+        It needs nothing but the logs, so that whoever leads without right hears of it whatever else hangs (rule L4).
+        """
         application = self._opened.application
         if application is None:
             return
-        application.checkpointer.run_if_due()
         if self._again.due():
             self._schedule.soon("reconcile")
         with contextlib.suppress(RetryLater), self._read_alone():
@@ -289,6 +297,16 @@ class Daemon:
         if "intake" in self._roles:
             with contextlib.suppress(RetryLater):
                 application.declare_missing()
+
+    def _unheard(self) -> None:
+        """A look hangs, which is as good as a log that cannot be read."""
+        if (application := self._opened.application) is not None:
+            application.leadership.unheard()
+
+    def _checkpoint(self) -> None:
+        """A job of its own: it waits for the object store."""
+        if (application := self._opened.application) is not None:
+            application.checkpointer.run_if_due()
 
     def _source_states(self) -> tuple[FilesState, ...]:
         return () if self._opened.sources is None else self._opened.sources.state()

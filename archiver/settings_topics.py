@@ -147,7 +147,9 @@ class TopicArchiveSettings(Group):
     table: TableName | None = None
     """The table, as `namespace.table`; created if missing. No other topic may use it."""
     partition_by: Annotated[tuple[Literal["day", "hour", "month"], ...], Field(min_length=1, max_length=1)] = ("day",)
-    """Granularity of the table's partitions by ingest time: exactly one of day, hour, month."""
+    """Granularity of the table's partitions by ingest time: exactly one of day, hour, month. A change holds for what is archived after it;
+    what the table has stays in its partitions.
+    """
     min_bytes: MinBytes | None = None
     """This topic's `archive.min_bytes`."""
     max_bytes: MaxBytes | None = None

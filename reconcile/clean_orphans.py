@@ -6,7 +6,9 @@ names (`metadata`).
 
 What is named by a retained snapshot, or by the table's metadata, stays (D1); so does what is pending, and what a newer leader made.
 Beyond that an archive stays as long as streams need it: they find archives by listing, so one that somebody compacted out of the table
-is the only place where its records stand byte for byte. It goes if archives that stay, or intake, hold all of its offsets. `foreign`,
+is the only place where its records stand byte for byte. It goes if archives that stay, or intake, hold all of its offsets. A killed one is
+judged behind all others and stands for those that are condemned: its commit may have landed, and then nobody else has its records; streams
+read it (`archiver.ledger.given_up`). `foreign`,
 `metadata` and strays must be older than an age that configuration cannot set below a day: whoever writes such a file has it named only
 later, and does not ask us.
 """
@@ -18,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from archiver.ledger.coverage import Coverage
+from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import ArchiveKey, archive_key, data_prefix, metadata_prefix, parse_archive_key
 from archiver.objects.store import ObjectInfo
@@ -111,49 +114,63 @@ class _Partition:
     folder: Folder
     number: int
     stays: Coverage = field(default_factory=Coverage)
-    open: list[tuple[int, int, int, ArchiveKey, int, Kind, bool]] = field(default_factory=list)
-    """(epoch downwards, base, end, what the key says, bytes, kind, old enough)."""
+    open: list[_Archive] = field(default_factory=list)
 
     def take(self, info: ObjectInfo, key: ArchiveKey) -> Iterator[Unneeded]:
         """One archive more."""
         folder, ledger = self.folder, self.folder.ledger
         if info.key in folder.named or ledger.pending_file(info.key) is not None or info.key in ledger.rewrites.under_way:
-            # What waits may be killed yet; and what is unread or condemned no stream reads, named or not.
+            # What waits may be killed yet; and what was made anew or is condemned no stream reads, named or not.
             if info.key in folder.named and info.key not in ledger.unread and info.key not in folder.condemned:
                 self.stays.add(0, key.base, key.end)
+            elif info.key in folder.named and self._is_killed(info.key):
+                self.open.append(_Archive(key, info.size, "killed", may_go=False))
             folder.held += key.end <= ledger.start(key.partition)
         elif key.epoch > folder.epoch or info.key in ledger.rewrites.replaced:
             return  # somebody else's, or judged by itself
         elif key.end <= ledger.start(key.partition):
             yield Unneeded(info.key, info.size, "retired")
         else:
-            killed = info.key in ledger.killed or info.key in ledger.rewrites.abandoned
+            killed = self._is_killed(info.key)
             old = killed or info.modified_us < folder.old_us
-            self.open.append((-key.epoch, key.base, key.end, key, info.size, "killed" if killed else "stray", old))
+            self.open.append(_Archive(key, info.size, "killed" if killed else "stray", may_go=old))
+
+    def _is_killed(self, name: str) -> bool:
+        return name in self.folder.ledger.killed or name in self.folder.ledger.rewrites.abandoned
 
     def end(self) -> Iterator[Unneeded]:
         """The partition is listed to its end: of archives that nothing names, newer ones stand for older ones of the same offsets."""
-        for base, end in self.folder.ledger.passed.ranges(self.number):
+        given_up = GivenUp.of(self.folder.ledger, self.number)
+        for base, end in given_up.empty:
             self.stays.add(0, base, end)
-        ordered = sorted(self.open, key=lambda item: item[:3])
-        named = [(_name_of(key), base, end, size, kind, old) for _, base, end, key, size, kind, old in ordered]
-        # Condemned and killed ones stand for nobody, and what they gave way to may stand behind them: they are judged when all others are.
-        # A killed one may have been in the table all the same, and compacted out of it before the ledger heard: then nobody else has it.
-        for name, base, end, size, kind, old in sorted(named, key=lambda item: item[4] == "killed" or item[0] in self.folder.condemned):
-            if old and self._is_covered(base, end):
-                yield Unneeded(name, size, kind)
-            elif kind != "killed" and name not in self.folder.condemned:
+        # Killed ones stand for those alone that are condemned, and condemned ones for nobody: what they gave way to may stand behind them.
+        for item in sorted(self.open, key=self._rank):
+            base, end = item.key.base, item.key.end
+            if given_up.is_held(self.stays, base, end):
+                if item.may_go:
+                    yield Unneeded(item.name, item.size, item.kind)
+            elif item.name not in self.folder.condemned:
                 self.stays.add(0, base, end)
 
-    def _is_covered(self, base: int, end: int) -> bool:
-        """Whether streams find its offsets elsewhere: in archives that stay, or in intake, which has all from the watermark on."""
-        ledger = self.folder.ledger
-        base, end = max(base, ledger.start(self.number)), min(end, ledger.watermarks.get(self.number, 0))
-        return base >= end or any(low <= base and end <= high for low, high in self.stays.ranges(0))
+    def _rank(self, item: _Archive) -> tuple[bool, bool, int, int, int]:
+        return item.name in self.folder.condemned, item.kind == "killed", -item.key.epoch, item.key.base, item.key.end
 
 
-def _name_of(key: ArchiveKey) -> str:
-    return archive_key(key.topic_id, key.partition, key.granularity, key.partition_value, key.base, key.end, key.epoch)
+@dataclass(frozen=True, slots=True)
+class _Archive:
+    """One that others may make superfluous."""
+
+    key: ArchiveKey
+    size: int
+    kind: Kind
+    may_go: bool
+    """Nothing names it, and it is old enough."""
+
+    @property
+    def name(self) -> str:
+        """The key as it is written."""
+        key = self.key
+        return archive_key(key.topic_id, key.partition, key.granularity, key.partition_value, key.base, key.end, key.epoch)
 
 
 Listing = Callable[[str], Iterable[ObjectInfo]]

@@ -241,20 +241,24 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     found.gaps = _gaps(view, contents.gaps.get(number, ()))
     coverage = cover(view.start, end, found.gaps, spans)
     found.rows = sum(high - low for low, high in spans)
-    found.missing, found.doubled = coverage.missing, coverage.doubled
+    found.missing = coverage.missing
     _take_hidden(found, table, merge(contents.removed.get(number, ())))
     found.pending = subtract(merge(view.pending), merge([(0, end)]))
-    if found.doubled:
-        found.wrong.append(f"offsets {_shown(found.doubled)} are in the table more than once")
-    unstable = subtract(merge(spans), merge([(0, view.stable)]))
-    if unstable:
-        found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
     _judge_claims(found, contents.gaps.get(number, ()))
-    _judge_outside(found, subtract(coverage.outside, unstable), end)
-    _judge_watermarks(found, table, told)
     if table.has_deletes:
+        # Whatever is there too often may be what they hide: an engine that updates rows so leaves both versions in data files.
         found.unclear.append("the table has delete files of somebody else: which rows they remove is not told by its manifests")
+    else:
+        _judge_doubled(found, coverage.doubled)
+        _judge_outside(found, coverage.outside, merge(spans), end)
+    _judge_watermarks(found, table, told)
     return found
+
+
+def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:
+    found.doubled = doubled
+    if doubled:
+        found.wrong.append(f"offsets {_shown(doubled)} are in the table more than once")
 
 
 def _take_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
@@ -286,9 +290,13 @@ def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
         found.unclear.append("the intake log could not tell which offsets are gaps")
 
 
-def _judge_outside(found: PartitionFinding, outside: Sequence[Range], end: int) -> None:
-    """Rows at stable offsets where none should be."""
+def _judge_outside(found: PartitionFinding, outside: Sequence[Range], held: Sequence[Range], end: int) -> None:
+    """Rows where none should be: at offsets that are not stable, in gaps, and beyond the watermark."""
     view = found.view
+    unstable = subtract(held, merge([(0, view.stable)]))
+    if unstable:
+        found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
+    outside = subtract(outside, unstable)
     in_gaps = intersect(outside, merge([(view.start, end)]))
     if in_gaps:
         found.wrong.append(f"the table holds rows at offsets {_shown(in_gaps)}, which are gaps")
@@ -319,13 +327,13 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | No
 
 
 def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *, whole: bool) -> bool:
-    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows; False if that cannot be told: not
-    all partitions were looked at (`whole`), and the snapshots do not say from which they took them.
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, or so many and those that others
+    had added; False if that cannot be told: not all partitions were looked at (`whole`), and no snapshot says from which it took them.
     """
     removed = sum(item.rows for item in table.removals)
     if removed <= 0:
         return True
-    by = _snapshots([item.snapshot_id for item in table.removals])
+    by = _snapshots([item.snapshot_id for item in table.removals if item.rows])
     missing = sum(total(found.missing) for found in findings)
     if not whole and missing <= removed:
         for found in findings:
@@ -334,13 +342,14 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *
                     f"somebody else's {by} removed {removed} rows of the table; audit the whole topic to tell whether these"
                 )
         return False
+    explained = missing in (removed, removed - table.additions)
     for found in findings:
-        if missing == removed and found.missing:
+        if explained and found.missing:
             found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
             found.removed, found.missing = merge([*found.removed, *found.missing]), ()
         elif missing > removed and found.missing:
             found.wrong.append(f"somebody else's {by} removed {removed} rows, but {missing} are missing")
-        elif missing < removed:
+        elif not explained and missing < removed:
             found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {missing} offsets are missing")
     return True
 

@@ -17,7 +17,7 @@ from itertools import chain
 from archiver.catalog.agree import contradiction, revived_keys
 from archiver.catalog.evidence import Doubted, Gaps, judge, same_place
 from archiver.catalog.identity import check_identity
-from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID
+from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID
 from archiver.catalog.restate import is_older_copy, is_set_back
 from archiver.catalog.tables import Tables, TableView, parse_identifier, shown
 from archiver.clock import Clock
@@ -37,13 +37,12 @@ from reconcile.clean_orphans import WHY, Folder
 from reconcile.coverage import Range, merge
 from reconcile.folder import topic_name
 from reconcile.lines import gaps_of, target_of
-from reconcile.observe import Observer, partition_views
+from reconcile.observe import Observer, foreign_additions, partition_views
 from reconcile.sights import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
 from reconcile.views import TopicView
 
 DIGEST_BYTES_MAX = 64 * 2**20
 """Of the archives that wait for their commit, so many bytes are read and compared with the ledger in one look; of the others the size."""
-_ADDING = ("append", "overwrite", "")
 
 
 @dataclass(frozen=True)
@@ -269,18 +268,7 @@ def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
 
 def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
     """Snapshots of the table's history that brought more rows than they took, and are not ours."""
-    found: list[ForeignSnapshot] = []
-    for item in view.history():
-        if item.operation in _ADDING and COMMIT_ID not in item.summary:
-            added = _count(item.summary, "added-records") - _count(item.summary, "deleted-records")
-            if added > 0:
-                found.append(ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", added))
-    return tuple(found)
-
-
-def _count(summary: Mapping[str, str], name: str) -> int:
-    text = summary.get(name, "0")
-    return int(text) if text.isdecimal() else 0
+    return tuple(ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", rows) for item, rows in foreign_additions(view))
 
 
 def _columns(ledger: TopicLedger, view: TableView) -> tuple[str | None, bool]:

@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 
 from archiver.catalog.evidence import Doubted, Gaps, judge
 from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID, stream_fields
-from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
+from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier
 from archiver.errors import ArchiverError, Corrupted
 from archiver.ids import TopicId, TopicPartition
+from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
@@ -36,6 +37,9 @@ from reconcile.views import FileView, HiddenRows, Kind, PartitionView, Removal, 
 
 _FOREIGN_REMOVALS = ("delete", "overwrite")
 """Operations that can take rows away; `replace` (compaction) cannot."""
+
+_FOREIGN_ADDITIONS = ("append", "overwrite", "")
+"""Operations that can bring rows; one that is not named can be any."""
 
 
 _METADATA = ".metadata.json"
@@ -139,6 +143,7 @@ class Observer:
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
             files=tuple(self._file(state, file, sizes, gaps) for file in live),
             removals=foreign_removals(view),
+            additions=sum(rows for _, rows in foreign_additions(view)),
             has_deletes=any(file.has_deletes for file in live) and deletes is None,
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
@@ -202,7 +207,7 @@ class Observer:
         """For a topic without a table: the archives that a reader takes, from the start to the watermark."""
         files: list[FileView] = []
         for partition in range(state.partitions):
-            index = find_archives(self._objects, state.topic_id, partition, ledger.killed)
+            index = find_archives(self._objects, state.topic_id, partition, GivenUp.of(ledger, partition))
             at, end = ledger.start(partition), ledger.watermark(partition)
             while at < end:
                 found = index.covering(at)
@@ -298,14 +303,36 @@ def _stranger(view: TableView, name: str, cluster_id: str, state: TopicState, le
 
 
 def foreign_removals(view: TableView) -> tuple[Removal, ...]:
-    """Foreign snapshots of the table's history that took rows away, by their summaries."""
+    """Foreign snapshots of the table's history that took rows away, or hid them, by their summaries."""
     found: list[Removal] = []
     for snapshot in view.history():
         if snapshot.operation in _FOREIGN_REMOVALS and COMMIT_ID not in snapshot.summary:
-            rows = _count(snapshot.summary, "deleted-records") - _count(snapshot.summary, "added-records")
-            if rows > 0:
-                found.append(Removal(snapshot.snapshot_id, rows))
+            fewer, hidden = -added_records(snapshot.summary), hidden_records(snapshot.summary)
+            rows = max(fewer, 0)
+            if rows or fewer + hidden > 0:
+                found.append(Removal(snapshot.snapshot_id, rows, fewer + hidden - rows))
     return tuple(found)
+
+
+def foreign_additions(view: TableView) -> list[tuple[SnapshotView, int]]:
+    """Foreign snapshots of the table's history that brought more rows than they took, and how many more."""
+    found: list[tuple[SnapshotView, int]] = []
+    for snapshot in view.history():
+        if snapshot.operation in _FOREIGN_ADDITIONS and COMMIT_ID not in snapshot.summary:
+            rows = added_records(snapshot.summary) - hidden_records(snapshot.summary)
+            if rows > 0:
+                found.append((snapshot, rows))
+    return found
+
+
+def added_records(summary: Mapping[str, str]) -> int:
+    """How many more rows data files hold than before, by a snapshot's summary."""
+    return _count(summary, "added-records") - _count(summary, "deleted-records")
+
+
+def hidden_records(summary: Mapping[str, str]) -> int:
+    """How many more rows position-delete files hide than before. How many equality deletes hide, no summary says."""
+    return _count(summary, "added-position-deletes") - _count(summary, "removed-position-deletes")
 
 
 def _hidden(file: DeleteFile) -> HiddenRows:

@@ -126,9 +126,6 @@ class BucketRebuild:
     def _target(self, settings: TopicSettings, folder: _Folder) -> TableTarget:
         parts = self._parts
         granularity = settings.archive.partition_by[0]
-        other = next((one.key for one in folder.archives if (key := parse_archive_key(one.key)) and key.granularity != granularity), None)
-        if other is not None:
-            raise TopicHalted(folder.name, f"the configuration partitions its table by {granularity}, {other} is not; restore partition_by")
         return TableTarget(
             topic=folder.name,
             topic_id=folder.topic_id,

@@ -1,8 +1,9 @@
 """The catalog is gone, or has lost a table; the ledger is there.
 
 The table is made anew, with a uuid of its own, of the archives that the ledger counts: a chain from retention's start to the end of what is
-written, without a key that the ledger has given up. Then COMMIT_TO_TABLE names the new uuid, and archiving goes on. Until that entry is in
-the log the topic stays halted as before; whoever is killed in between calls again, and it goes on where it was.
+written, without a key that the ledger has given up, but for a killed one whose offsets nobody else holds. Then COMMIT_TO_TABLE names the
+new uuid, and archiving goes on. Until that entry is in the log the topic stays halted as before; whoever is killed in between calls again,
+and it goes on where it was.
 
 What waits for a commit goes in with the rest. What does not go on from there is killed, in the open. A rewrite that was under way is
 abandoned first: its old archive goes in, and `archiver dlq replay` makes it anew again.
@@ -22,6 +23,7 @@ from archiver.catalog.tables import TableView, shown
 from archiver.errors import TopicHalted
 from archiver.ids import new_uuid
 from archiver.ledger.bridge import append_in_parts, append_table_committed
+from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.proto import control_log_pb2 as pb
 from archiver.schema.past import highest_id
@@ -114,12 +116,11 @@ class LedgerRebuild:
 
     def _chains(self, state: TopicState, ledger: TopicLedger) -> dict[int, Chain]:
         """By partition; raises `TopicHalted` where archives are missing."""
-        given_up, condemned = ledger.unread, self._leader.fold.condemned
         waiting = {(item.archive.partition, item.archive.base, item.archive.end): item.archive.key for item in ledger.pending}
         candidates: dict[int, list[FoundArchive]] = {}
         for found in list_archives(self._parts.objects, state.topic_id):
             key = waiting.get((found.partition, found.base, found.end), found.key)
-            if found.key not in given_up and found.key not in condemned and found.key == key:
+            if found.key == key:
                 candidates.setdefault(found.partition, []).append(found)
         chains: dict[int, Chain] = {}
         for partition in range(state.partitions):
@@ -130,7 +131,9 @@ class LedgerRebuild:
                 if item.archive.gap_only and item.archive.partition == partition
             ]
             start = ledger.starts.get(partition, 0)
-            chain = chain_to(candidates.get(partition, []), start, max(start, ledger.planned_to(partition)), empty)
+            given_up = GivenUp.of(ledger, partition, self._leader.fold.condemned)
+            kept = given_up.kept(candidates.get(partition, []))
+            chain = chain_to(kept, start, max(start, ledger.planned_to(partition)), empty)
             if chain.why is not None:
                 raise TopicHalted(state.name, f"partition {partition}: {chain.why}; bring the archives back, or see the runbook")
             chains[partition] = chain
@@ -140,13 +143,14 @@ class LedgerRebuild:
         """COMMIT_TO_TABLE without an event: the ledger's table is the new one from here on (rule T4)."""
         inside = {item.key for item in archives}
         keys = [item.archive.key for item in ledger.pending if item.archive.key]
+        revived = [key for key in ledger.killed if key in inside]
         evidence = read_evidence(view.properties)
         outcome = CommitOutcome(
             table_uuid=view.uuid,
             snapshot_id=view.snapshot_id,
             sequence_number=view.sequence_number,
             watermarks=dict(enumerate(evidence.offsets)) if evidence is not None else {},
-            committed=tuple(key for key in keys if key in inside),
+            committed=(*(key for key in keys if key in inside), *revived),
             killed=tuple((key, _KILLED) for key in keys if key not in inside),
             valid_through_us=ledger.valid_through_us,
         )

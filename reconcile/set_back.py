@@ -1,10 +1,10 @@
 """How far a table that was set back is complete, so that the ledger can take that over: pure (protocol rule T4).
 
 Two lower bounds of the truth are known. The rows that are in the table: none of its partitions ends below the last of them. And what the
-ledger remembers of the watermark at the sequence number of our newest commit that is left (`archiver.ledger.past`), which is never above
-what that snapshot holds. The greater of the two is taken. It is never too low in a way that matters, because no row stands at or beyond it,
-so nothing is archived twice; and never too high, because neither bound is, so nothing is left out. Rows that were deleted on purpose before
-are not brought back, as far as the ledger remembers.
+ledger remembers of the watermark (`archiver.ledger.past`): at the sequence number of our newest commit that is left, or at that of the
+current snapshot if a commit of ours went on from there. It is never above what that snapshot holds. The greater of the two is taken. It is
+never too low in a way that matters, because no row stands at or beyond it, so nothing is archived twice; and never too high, because
+neither bound is, so nothing is left out. Rows that were deleted on purpose before are not brought back, as far as the ledger remembers.
 
 Must never guess: where rows beyond the remembered watermark have holes between them, or a file cannot be told, it says no.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from archiver.catalog.evidence import Gaps, same_place
-from archiver.catalog.restate import newest_own
+from archiver.catalog.restate import is_below_own, newest_own
 from archiver.catalog.tables import TableView
 from archiver.ledger.views import TopicLedger
 from reconcile.coverage import Range, cover
@@ -28,12 +28,12 @@ def lowered(
 
     `held` are the offsets of the rows in the table's files, per partition; an offset that is there twice is in two ranges.
     """
-    own = newest_own(view)
+    since = _remembered_since(view)
     found: list[int] = []
     for partition in range(partitions):
         start = ledger.starts.get(partition, 0)
         recorded = max(ledger.watermark(partition), start)
-        remembered = start if own is None else max(start, ledger.past.lowest(partition, recorded, own.sequence_number))
+        remembered = start if since is None else max(start, ledger.past.lowest(partition, recorded, since))
         spans = held.get(partition, ())
         last = max((high for _, high in spans), default=start)
         # Rows beyond what the ledger has seen committed may be of an archive that it has seen written: a commit of ours is below the
@@ -54,3 +54,11 @@ def lowered(
         found.append(recorded if same_place(gaps, partition, at, recorded) else at)
     unknown = sorted(partition for partition in held if not 0 <= partition < partitions)
     return f"it holds rows of partitions {unknown}, which the topic does not have" if unknown else tuple(found)
+
+
+def _remembered_since(view: TableView) -> int | None:
+    """The sequence number at which the ledger's memory says no more than the current snapshot holds; None if there is none."""
+    current, own = next(iter(view.lineage()), None), newest_own(view)
+    if current is not None and is_below_own(view):
+        return current.sequence_number
+    return None if own is None else own.sequence_number

@@ -117,7 +117,9 @@ class Removal:
 
     snapshot_id: int
     rows: int
-    """How many fewer than before, by the snapshot's summary."""
+    """How many fewer than before in data files, by the snapshot's summary."""
+    hidden: int = 0
+    """How many more it hid behind position-delete files; fewer than none where it took such files away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class TableState:
     """Why the evidence cannot be trusted."""
     files: tuple[FileView, ...] = ()
     removals: tuple[Removal, ...] = ()
+    additions: int = 0
+    """Rows that snapshots of somebody else added; a removal may be of them."""
     has_deletes: bool = False
     """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are upper bounds."""
     hidden: tuple[HiddenRows, ...] = ()

@@ -6,7 +6,8 @@ import pytest
 
 LONGEST = (
     *("tests/system/test_soak.py", "tests/system/test_serve_spark_lost.py", "tests/system/test_installed.py"),
-    *("tests/simulation/publish/test_publish_first_half.py", "tests/simulation/publish/test_publish_second_half.py"),
+    *("tests/fault/sweep/test_sweep.py", "tests/fault/sweep/test_sweep_spark.py", "tests/integration/test_foreign_spark_tools.py"),
+    *(f"tests/simulation/publish/test_publish_{number}_quarter.py" for number in ("first", "second", "third", "fourth")),
 )
 """Minutes each: begun last, one of them would run alone at the end."""
 

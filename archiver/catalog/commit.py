@@ -18,8 +18,9 @@ from archiver.catalog.choose import Choice, choose, complete_since
 from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
 from archiver.catalog.expiry import expired
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.layout import COMMIT_ID, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, stream_fields
+from archiver.catalog.layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, stream_fields
 from archiver.catalog.retire import below_start
+from archiver.catalog.specs import left_by_us
 from archiver.catalog.swap import swap
 from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Tables, TableView, shown
 from archiver.clock import Clock
@@ -315,10 +316,12 @@ class Committer:
             old = expired(view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us())
         valid_through = 0 if choice.killed else valid_through_us
         stamp = {COMMIT_ID: str(commit_id)} | ({VALID_THROUGH: iso_time(valid_through)} if valid_through else {})
+        # Somebody changed the spec, and the configuration followed: from here on it is ours, and a later change of it is.
+        taken_over = {PARTITION_BY: target.granularity} if left_by_us(view) != target.granularity == view.granularity else {}
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
-            return {**stamp, WATERMARKS: evidence.to_json()}
+            return {**stamp, **taken_over, WATERMARKS: evidence.to_json()}
 
         try:
             return self._tables.prepare(

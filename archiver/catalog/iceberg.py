@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,12 +23,16 @@ from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFil
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AssertCurrentSchemaId,
+    AssertDefaultSpecId,
     AssertLastAssignedFieldId,
+    AssertLastAssignedPartitionId,
     AssertTableUUID,
     RemoveSnapshotsUpdate,
     SetCurrentSchemaUpdate,
+    SetDefaultSpecUpdate,
     SetPropertiesUpdate,
     TableRequirement,
     TableUpdate,
@@ -42,7 +47,8 @@ from archiver.catalog.iceberg_register import register
 from archiver.catalog.iceberg_rest import IMPLEMENTATION as BOUNDED_REST
 from archiver.catalog.iceberg_rest import TIMEOUT
 from archiver.catalog.iceberg_values import data_file_of, fields_of, live_file_of, parse_schema, partition_spec, sort_order, view_of
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.layout import PARTITION_BY, PARTITION_FIELD_ID, stream_fields
+from archiver.catalog.specs import newest_spec, spec_id_of
 from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView, shown
 from archiver.errors import ArchiverError, CatalogAway, ConfigInvalid, Halt, KeyExists, OutcomeUnknown, RetryLater
 from archiver.events.types import DataFile
@@ -165,7 +171,7 @@ class IcebergTables:
     ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
-        added = [data_file_of(item, view.spec_id) for item in files]
+        added = [_of_its_spec(view, item) for item in files]
         producer = append_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids), merge=merge)
         return _prepared(view, producer, added, (), properties, expire)
 
@@ -205,6 +211,26 @@ class IcebergTables:
             AssertTableUUID(uuid=view.uuid),
             AssertCurrentSchemaId(current_schema_id=view.schema_id),
             AssertLastAssignedFieldId(last_assigned_field_id=view.last_column_id),
+        )
+        return Evolved(*self._send((table, requirements, updates)))
+
+    def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
+        """As the Protocol says. A spec that the table had before is made the default again: its field keeps its id."""
+        fields, table = fields_of(view), _table(view)
+        metadata = table.metadata
+        last = metadata.last_partition_id
+        known = newest_spec(view, granularity)
+        updates: tuple[TableUpdate, ...] = (SetPropertiesUpdate(updates={PARTITION_BY: granularity}),)
+        if known is not None:
+            updates = (SetDefaultSpecUpdate(spec_id=known.spec_id), *updates)
+        else:
+            spec_id, field_id = max(one.spec_id for one in view.specs) + 1, max(last or 0, PARTITION_FIELD_ID - 1) + 1
+            spec = partition_spec(fields, granularity, spec_id, field_id)
+            updates = (AddPartitionSpecUpdate(spec=spec), SetDefaultSpecUpdate(spec_id=-1), *updates)
+        requirements: tuple[TableRequirement, ...] = (
+            AssertTableUUID(uuid=view.uuid),
+            AssertDefaultSpecId(default_spec_id=view.spec_id),
+            AssertLastAssignedPartitionId(last_assigned_partition_id=last),
         )
         return Evolved(*self._send((table, requirements, updates)))
 
@@ -353,6 +379,11 @@ def _prepared_properties(name: str, properties: Mapping[str, str], request_timeo
     prepared["uri"] = f"{parts.scheme}:///{path}?{query}"
     prepared.setdefault("py-io-impl", IMPLEMENTATION)
     return prepared
+
+
+def _of_its_spec(view: TableView, item: DataFile) -> DataFileOfTable:
+    spec_id = spec_id_of(view, item)
+    return data_file_of(replace(item, spec_id=spec_id), spec_id)
 
 
 def _table(view: TableView) -> Table:

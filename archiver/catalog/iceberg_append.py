@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -19,7 +19,42 @@ from archiver.catalog.merging import ManifestSize, groups
 from archiver.ids import IdSource, new_uuid
 
 
-class MergingAppend(_FastAppendFiles):
+class Append(_FastAppendFiles):
+    """Adds data files, each under its own partition spec; pyiceberg's manifests of added files all have the default one."""
+
+    _of_other_specs: tuple[ManifestFile, ...] = ()
+
+    def _manifests(self) -> list[ManifestFile]:
+        added, default = self._added_data_files, self._transaction.table_metadata.default_spec_id
+        others = sorted({item.spec_id for item in added} - {default})
+        if not others:
+            return super()._manifests()
+        self._of_other_specs = tuple(self._added_manifest(spec_id) for spec_id in others)
+        try:
+            self._added_data_files = [item for item in added if item.spec_id == default]
+            return super()._manifests()
+        finally:
+            self._added_data_files = added  # the summary counts them all
+
+    def _added_manifest(self, spec_id: int) -> ManifestFile:
+        with self.new_manifest_writer(self.spec(spec_id)) as writer:
+            for item in self._added_data_files:
+                if item.spec_id == spec_id:
+                    entry = ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED,
+                        snapshot_id=self._snapshot_id,
+                        sequence_number=None,
+                        file_sequence_number=None,
+                        data_file=item,
+                    )
+                    writer.add(entry)
+        return writer.to_manifest_file()
+
+    def _existing_manifests(self) -> list[ManifestFile]:
+        return [*self._of_other_specs, *super()._existing_manifests()]
+
+
+class MergingAppend(Append):
     """Adds data files, and writes manifests that belong together as one."""
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
@@ -49,7 +84,7 @@ class _Unchanged(Transaction):
 def append_producer(table: Table, summary: Mapping[str, str], ids: IdSource, snapshot_id: int, *, merge: bool) -> _FastAppendFiles:
     """The producer of the next snapshot on top of `table`, which gets that id."""
     transaction = _Unchanged(table, autocommit=False)
-    kind = MergingAppend if merge else _FastAppendFiles
+    kind = MergingAppend if merge else Append
     producer = kind(Operation.APPEND, transaction, table.io, commit_uuid=new_uuid(ids), snapshot_properties=dict(summary))
     producer._snapshot_id = snapshot_id  # noqa: SLF001 - the library draws it from the global generator
     return producer

@@ -27,7 +27,7 @@ from archiver.catalog.layout import (
     partition_of,
     stream_fields,
 )
-from archiver.catalog.tables import Identifier, LiveFile, SnapshotView, TableView
+from archiver.catalog.tables import Identifier, LiveFile, SnapshotView, SpecView, TableView
 from archiver.errors import Halt
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity
@@ -35,10 +35,10 @@ from archiver.objects.paths import Granularity
 _TRANSFORMS: dict[Granularity, type[Transform[Any, Any]]] = {"day": DayTransform, "hour": HourTransform, "month": MonthTransform}
 
 
-def partition_spec(fields: StreamFields, granularity: Granularity) -> PartitionSpec:
+def partition_spec(fields: StreamFields, granularity: Granularity, spec_id: int = 0, field_id: int = PARTITION_FIELD_ID) -> PartitionSpec:
     """One field: day, hour or month of the ingest timestamp."""
-    field = PartitionField(fields.ingest_timestamp, PARTITION_FIELD_ID, _TRANSFORMS[granularity](), PARTITION_NAMES[granularity])
-    return PartitionSpec(field)
+    field = PartitionField(fields.ingest_timestamp, field_id, _TRANSFORMS[granularity](), PARTITION_NAMES[granularity])
+    return PartitionSpec(field, spec_id=spec_id)
 
 
 def sort_order(fields: StreamFields) -> SortOrder:
@@ -83,8 +83,14 @@ def view_of(identifier: Identifier, table: Table) -> TableView:
         snapshots=tuple(_snapshot(item) for item in metadata.snapshots),
         pinned=frozenset(ref.snapshot_id for name, ref in metadata.refs.items() if name != MAIN_BRANCH),
         schemas=len(metadata.schemas),
+        specs=tuple(_spec(schema_json, one) for one in metadata.partition_specs),
         handle=table,
     )
+
+
+def _spec(schema_json: str, spec: PartitionSpec) -> SpecView:
+    granularity = partition_of(schema_json, [(field.source_id, str(field.transform)) for field in spec.fields])
+    return SpecView(spec.spec_id, granularity, 0 if granularity is None else spec.fields[0].field_id)
 
 
 def _snapshot(snapshot: Snapshot) -> SnapshotView:
@@ -100,14 +106,9 @@ def _snapshot(snapshot: Snapshot) -> SnapshotView:
 
 
 def data_file_of(item: DataFile, spec_id: int) -> IcebergDataFile:
-    """A data file of ours as pyiceberg appends it; raises `Halt` if it was written for another partition spec than the table's default.
-
-    The added manifest is written with the default spec whatever the file's, so a file of another spec would be filed wrongly.
-    """
+    """A data file of ours as pyiceberg appends it; raises `Halt` if it was written for another partition spec than `spec_id`."""
     if item.spec_id != spec_id or item.content != 0:
-        raise Halt(
-            f"archive {item.path} was written for partition spec {item.spec_id}, the table's default is now {spec_id}; restore that spec"
-        )
+        raise Halt(f"archive {item.path} was written for partition spec {item.spec_id}, not for {spec_id}; restore that spec")
     file = IcebergDataFile.from_args(
         content=DataFileContent.DATA,
         file_path=item.path,

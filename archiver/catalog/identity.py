@@ -20,6 +20,7 @@ from archiver.catalog.layout import (
     stream_fields,
     table_properties,
 )
+from archiver.catalog.specs import left_by_us
 from archiver.catalog.tables import Identifier, Tables, TableView, shown
 from archiver.errors import Halt, KeyExists, TopicHalted
 from archiver.ids import TopicId
@@ -110,7 +111,7 @@ def _mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None
         return f"has layout version {have}, this version writes {LAYOUT_VERSION_VALUE}; use the version that fits"
     if view.format_version != FORMAT_VERSION:
         return f"has iceberg format version {view.format_version}, this version writes {FORMAT_VERSION}; use a version that can"
-    if view.granularity != target.granularity:
+    if view.granularity is None or view.granularity not in (target.granularity, left_by_us(view)):
         spec = view.granularity or "something else"
         return f"is partitioned by {spec}, the configuration says {target.granularity}; restore the partition spec or the configuration"
     if view.location.rstrip("/") != target.location.rstrip("/"):

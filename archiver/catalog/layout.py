@@ -39,6 +39,10 @@ REBUILT = "archiver.rebuilt"
 """Of a table that `archiver reconcile --rebuild` made: the uuid of the table in whose place it was made, `bucket` where nobody knows it. In
 a summary, how many archives the snapshot brought."""
 
+PARTITION_BY = "archiver.partition-by"
+"""The granularity that we gave the table when it was not, or is no longer, the one it was made with. A default spec of another granularity
+that the configuration does not ask for is somebody else's doing."""
+
 SET_BACK = "archiver.set-back"
 """Summary only: the snapshot says anew how far a table is complete that somebody set back."""
 

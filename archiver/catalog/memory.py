@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from archiver.catalog.layout import FORMAT_VERSION, bound_number, stream_fields
+from archiver.catalog.layout import FORMAT_VERSION, PARTITION_BY, PARTITION_FIELD_ID, bound_number, stream_fields
+from archiver.catalog.specs import spec_id_of
 from archiver.catalog.tables import (
     Evolved,
     Identifier,
@@ -19,13 +20,14 @@ from archiver.catalog.tables import (
     NewProperties,
     Prepared,
     SnapshotView,
+    SpecView,
     SwapOutcome,
     Swapped,
     TableView,
     shown,
 )
 from archiver.clock import Clock
-from archiver.errors import Halt, KeyExists, NotFound, RetryLater
+from archiver.errors import KeyExists, NotFound, RetryLater
 from archiver.events.types import DataFile
 from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
@@ -49,12 +51,15 @@ class _Snapshot:
 class _State:
     uuid: uuid.UUID
     location: str
-    granularity: Granularity
+    specs: tuple[Granularity, ...]
+    """By id."""
     properties: Mapping[str, str]
     last_column_id: int
     schemas: tuple[str, ...]
     """Every schema, without its id, by id."""
     schema_id: int = 0
+    spec_id: int = 0
+    """Of the default spec."""
     version: int = 0
     current: int | None = None
     last_sequence: int = 0
@@ -97,7 +102,7 @@ class MemoryTables:
         stream_fields(schema_json)
         kept = {key: value for key, value in properties.items() if key != "format-version"}
         last_column_id = max(ids_of(json.loads(schema_json)))
-        state = _State(new_uuid(self._ids), location.rstrip("/"), granularity, kept, last_column_id, (schema_json,))
+        state = _State(new_uuid(self._ids), location.rstrip("/"), (granularity,), kept, last_column_id, (schema_json,))
         with self._lock:
             if identifier in self._tables:
                 raise KeyExists(shown(identifier))
@@ -116,11 +121,9 @@ class MemoryTables:
         """As the Protocol says; there are no manifests to merge."""
         del merge
         state = _state(view)
-        for item in files:
-            if item.spec_id != view.spec_id:
-                raise Halt(f"archive {item.path} was written for partition spec {item.spec_id}, the table's default is {view.spec_id}")
+        filed = [replace(item, spec_id=spec_id_of(view, item)) for item in files]
         snapshot_id, sequence = self._snapshot_id(), view.sequence_number + 1
-        added = tuple(_File(item, snapshot_id, sequence) for item in files)
+        added = tuple(_File(item, snapshot_id, sequence) for item in filed)
         snapshot = self._snapshot(state, snapshot_id, sequence, "append", summary, (*state.files(), *added))
         request = _Request(view.uuid, snapshot, properties(snapshot_id, sequence), tuple(expire))
         return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, request)
@@ -172,6 +175,16 @@ class MemoryTables:
             if state is None or (state.uuid, state.schema_id, state.last_column_id) != wanted:
                 return Evolved(SwapOutcome.CONFLICT, "no such table" if state is None else f"the table is not {wanted} any more")
             self._tables[view.identifier] = _with_schema(state, schema_json)
+        return Evolved(SwapOutcome.APPLIED)
+
+    def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
+        """As the Protocol says; never unknown."""
+        with self._lock:
+            state = self._tables.get(view.identifier)
+            if state is None or (state.uuid, state.spec_id, len(state.specs)) != (view.uuid, view.spec_id, len(view.specs)):
+                return Evolved(SwapOutcome.CONFLICT, "no such table" if state is None else f"its spec is not {view.spec_id} any more")
+            left = {**state.properties, PARTITION_BY: granularity}
+            self._tables[view.identifier] = replace(_with_spec(state, granularity), properties=left)
         return Evolved(SwapOutcome.APPLIED)
 
     def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
@@ -241,6 +254,11 @@ class MemoryTables:
         with self._lock:
             self._tables[identifier] = _with_schema(self._known(identifier), schema_json)
 
+    def set_spec(self, identifier: Identifier, granularity: Granularity) -> None:
+        """A foreign change of the partition spec."""
+        with self._lock:
+            self._tables[identifier] = _with_spec(self._known(identifier), granularity)
+
     def roll_back(self, identifier: Identifier, snapshot_id: int) -> None:
         """Make an older snapshot the current one; properties stay as they are."""
         with self._lock:
@@ -295,13 +313,14 @@ def _view(identifier: Identifier, state: _State) -> TableView:
         schema_id=state.schema_id,
         last_column_id=state.last_column_id,
         format_version=FORMAT_VERSION,
-        spec_id=0,
-        granularity=state.granularity,
+        spec_id=state.spec_id,
+        granularity=state.specs[state.spec_id],
         snapshot_id=state.current,
         sequence_number=state.last_sequence,
         properties=dict(state.properties),
         snapshots=tuple(item.view for item in state.snapshots.values()),
         schemas=len(state.schemas),
+        specs=tuple(SpecView(number, granularity, PARTITION_FIELD_ID + number) for number, granularity in enumerate(state.specs)),
         handle=state,
     )
 
@@ -314,6 +333,12 @@ def _with_schema(state: _State, schema_json: str) -> _State:
     highest = max(state.last_column_id, *ids_of(json.loads(schema_json)))
     number = known.index(text) if text in known else len(known)
     return replace(state, schemas=schemas, schema_id=number, last_column_id=highest, version=state.version + 1)
+
+
+def _with_spec(state: _State, granularity: Granularity) -> _State:
+    """The table with another default spec; one that it had before is not kept twice."""
+    specs = state.specs if granularity in state.specs else (*state.specs, granularity)
+    return replace(state, specs=specs, spec_id=specs.index(granularity), version=state.version + 1)
 
 
 def _numbered(schema_json: str, schema_id: int) -> str:

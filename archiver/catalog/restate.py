@@ -15,7 +15,7 @@ from archiver import failpoints
 from archiver.catalog.commit import RANGES_CHARACTERS_MAX, CommitOutcome
 from archiver.catalog.evidence import Evidence, Gaps, read_evidence, same_place
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.layout import COMMIT_ID, REPLAYED, SET_BACK, VALID_THROUGH, WATERMARKS
+from archiver.catalog.layout import COMMIT_ID, REBUILT, REPLAYED, SET_BACK, VALID_THROUGH, WATERMARKS
 from archiver.catalog.tables import SnapshotView, SwapOutcome, Tables, TableView, shown
 from archiver.errors import Corrupted, OutcomeUnknown, RetryLater
 from archiver.ledger.leader import Leader
@@ -24,7 +24,7 @@ from archiver.ledger.views import TopicLedger
 NOTHING_KNOWN = "1970-01-01T00:00:00.000001+00:00"
 """Valid-through time of a table of which none is known: a property cannot be taken back, and the old one says too much."""
 NOTHING_KNOWN_US = 1
-_SILENT = frozenset({REPLAYED, SET_BACK})
+_SILENT = frozenset({REBUILT, REPLAYED, SET_BACK})
 
 
 def is_set_back(view: TableView) -> bool:
@@ -53,9 +53,26 @@ def newest_own(view: TableView) -> SnapshotView | None:
     """The nearest snapshot of the lineage that the ledger was told of together with watermarks; None if none is retained.
 
     A replay is none: it carries the evidence of the commit before it. Nor is a snapshot that set evidence anew: the ledger may not have
-    heard of it. What the ledger knows of watermarks at their numbers may be of a history that was set back.
+    heard of it. What the ledger knows of watermarks at their numbers may be of a history that was set back. Nor is a part of a table that
+    was made anew: the ledger is told when all parts are in.
     """
     return next((item for item in view.lineage() if COMMIT_ID in item.summary and not item.summary.keys() & _SILENT), None)
+
+
+def is_below_own(view: TableView) -> bool:
+    """Was our newest commit made on top of the current snapshot, with nothing of ours between but what agreed with the ledger?
+
+    Whoever commits makes sure that the ledger is not ahead of the snapshot it adds to (`agree.contradiction`). So what the ledger was told
+    after the current snapshot's sequence number began no higher than that snapshot: it was not set back then, whoever made it.
+    """
+    evidence = read_evidence(view.properties)
+    by_id = {item.snapshot_id: item for item in view.snapshots}
+    at = None if evidence is None else by_id.get(evidence.snapshot_id)
+    lowest: SnapshotView | None = None
+    while at is not None and at.snapshot_id != view.snapshot_id:
+        lowest = at if COMMIT_ID in at.summary else lowest
+        at = None if at.parent_id is None else by_id.get(at.parent_id)
+    return at is not None and lowest is not None and not lowest.summary.keys() & _SILENT
 
 
 class Restater:

@@ -15,8 +15,9 @@ from typing import Protocol, runtime_checkable
 from archiver import failpoints
 from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits
 from archiver.catalog.evidence import Evidence
-from archiver.catalog.identity import TableTarget, check_identity
+from archiver.catalog.identity import TableTarget, check_identity, load_table
 from archiver.catalog.layout import COMMIT_ID, REBUILT, WATERMARKS, table_properties
+from archiver.catalog.specs import named_granularity, newest_spec
 from archiver.catalog.swap import swap
 from archiver.catalog.tables import Identifier, Prepared, SwapOutcome, Swapped, Tables, TableView, shown
 from archiver.clock import Clock
@@ -105,6 +106,7 @@ class TableRestore:
         """
         view = self._begun(target, plan)
         self._check_begun(view, target, plan)
+        view = self._partitioned(view, target, plan)
         have = {item.path for item in self._tables.live_files(view)}
         waiting = [item for item in plan.files if item.data_file.path not in have]
         if len(have) + len(waiting) != len(plan.files):
@@ -140,6 +142,22 @@ class TableRestore:
             if view is None:
                 raise
         failpoints.reach("table.create.after")
+        return view
+
+    def _partitioned(self, view: TableView, target: TableTarget, plan: Plan) -> TableView:
+        """The table with a partition spec for every file, and the configuration's as its default."""
+        named = {named_granularity(item.data_file.path) for item in plan.files}
+        lacking = sorted(one for one in named if one is not None and newest_spec(view, one) is None)
+        for granularity in (*lacking, target.granularity):
+            if view.granularity == granularity:
+                continue
+            self._check()
+            answer = self._tables.repartition(view, granularity)
+            found = load_table(self._tables, target, view.uuid)
+            if found is None or found.granularity != granularity:
+                why = f"table {shown(target.identifier)} is not partitioned by {granularity} yet ({answer.why}); the next run goes on"
+                raise (OutcomeUnknown if answer.outcome is SwapOutcome.UNKNOWN else RetryLater)(why)
+            view = found
         return view
 
     def _check_begun(self, view: TableView, target: TableTarget, plan: Plan) -> None:

@@ -59,6 +59,17 @@ class SnapshotView:
 
 
 @dataclass(frozen=True, slots=True)
+class SpecView:
+    """One partition spec that a table has or had: files keep the one they were written for."""
+
+    spec_id: int
+    granularity: Granularity | None
+    """None if it is not one of ours."""
+    field_id: int
+    """Of its one partition field; 0 if it is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
 class TableView:
     """A table's metadata at one moment."""
 
@@ -87,6 +98,8 @@ class TableView:
     """The highest field id that the table ever gave, also to columns that are gone."""
     schemas: int = 1
     """How many schemas the metadata knows; 1: the columns never changed, and every file has their names."""
+    specs: tuple[SpecView, ...] = ()
+    """All partition specs that the metadata knows."""
     handle: object = field(default=None, repr=False, compare=False)
     """The adapter's own."""
 
@@ -179,7 +192,7 @@ class Swapped:
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """The answer to a change of a table's schema."""
+    """The answer to a change of a table's schema or partition spec."""
 
     outcome: SwapOutcome
     why: str = ""
@@ -215,7 +228,7 @@ class Tables(Protocol):
         Those are asked for once the snapshot's id and sequence number are known.
 
         `summary` goes into the snapshot's; `merge` merges manifests; `expire` are snapshots that the same commit forgets. Nothing is
-        visible before `swap`. Raises `RetryLater` if it could not be written, `Halt` if a file does not fit the table's partition spec.
+        visible before `swap`. Raises `RetryLater` if it could not be written, `Halt` if a file fits none of the table's partition specs.
         """
 
     def swap(self, prepared: Prepared) -> Swapped:
@@ -227,6 +240,13 @@ class Tables(Protocol):
         The catalog refuses if the table is not the view's any more: another uuid, current schema or last column id. It may assign other
         field ids: load the table and look. Never raises for what the catalog answers or does not answer; `Halt` if the stream's own columns
         are not in the schema.
+        """
+
+    def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
+        """Ask the catalog once to partition by this from now on, and to note so under `layout.PARTITION_BY`. Files keep their specs.
+
+        The catalog refuses if the table is not the view's any more: another uuid, default spec or last partition field id. Never raises for
+        what the catalog answers or does not answer; `Halt` if the stream's own columns are not in the schema.
         """
 
     def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:

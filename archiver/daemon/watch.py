@@ -1,14 +1,16 @@
 """The job that looks: does everything this daemon depends on answer?
 
 Owns a thread per dependency, so that one that hangs holds back neither the others nor the daemon: it is noted as not answering, and asked
-again when it has come back. Promises to end within the time-out of one question, however many there are.
+again when it has come back. What is done beside the questions has a thread of its own as well. Promises to end within the time-out of one
+question, however many there are, and that of what is done beside.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from archiver.clock import Clock
@@ -23,6 +25,19 @@ Question = Callable[[], object]
 """Raises if the dependency does not answer."""
 
 
+@dataclass(frozen=True)
+class Beside:
+    """What is done after the questions of each look, unless it has not ended since an earlier one."""
+
+    what: str
+    """For people."""
+    step: Callable[[], None]
+    """What it raises is raised by the look."""
+    within_s: float
+    late: Callable[[], None]
+    """Called at each look within whose time the step has not ended."""
+
+
 class Watch:
     """Asks and notes. Close it."""
 
@@ -32,14 +47,17 @@ class Watch:
         journal: Journal,
         clock: Clock,
         timeout_s: float,
-        beside: Sequence[Callable[[], None]] = (),
+        beside: Beside | None = None,
     ) -> None:
-        """`questions` are asked for at each look, because the configuration may have changed; `beside` is done after each look."""
+        """`questions` are asked for at each look, because the configuration may have changed."""
         self._questions = questions
         self._journal = journal
         self._clock = clock
         self._timeout_s = timeout_s
-        self._beside = tuple(beside)
+        self._beside = beside
+        self._doing = None if beside is None else _Asker("beside")
+        self._raised: Exception | None = None
+        """By the newest step that was done beside."""
         self._askers: dict[str, _Asker] = {}
 
     def run(self) -> Told:
@@ -49,11 +67,9 @@ class Watch:
         now_us = self._clock.now_us()
         for name, why in answers.items():
             self._journal.checked(name, why, now_us)
-        for step in self._beside:
-            step()
-        silent = {name: why for name, why in answers.items() if why is not None}
-        if silent:
-            return Told("untold", "; ".join(f"{name} does not answer: {why}" for name, why in silent.items()))
+        missing = [f"{name} does not answer: {why}" for name, why in answers.items() if why is not None] + self._do_beside()
+        if missing:
+            return Told("untold", "; ".join(missing))
         back = sorted(name for name in answers if before.get(name) is False)
         if back:
             return Told("fine", f"{', '.join(back)} {'answers' if len(back) == 1 else 'answer'} again")
@@ -61,8 +77,28 @@ class Watch:
 
     def close(self) -> None:
         """Ask no more. A thread whose dependency hangs is left behind; it ends with the process."""
-        for asker in self._askers.values():
+        for asker in [*self._askers.values(), *([] if self._doing is None else [self._doing])]:
             asker.close()
+
+    def _do_beside(self) -> list[str]:
+        """What is to be told of it."""
+        if self._beside is None or self._doing is None:
+            return []
+        self._doing.begin(self._step)
+        if not self._doing.ended(self._beside.within_s):
+            self._beside.late()
+            return [f"{self._beside.what} has not ended within {self._beside.within_s:g} s"]
+        error, self._raised = self._raised, None
+        if error is not None:
+            raise error
+        return []
+
+    def _step(self) -> None:
+        assert self._beside is not None
+        try:
+            self._beside.step()
+        except Exception as error:  # noqa: BLE001 - the thread of the look raises it
+            self._raised = error
 
     def _ask(self) -> dict[str, str | None]:
         """Per dependency why it does not answer, None if it does."""
@@ -98,9 +134,13 @@ class _Asker:
 
     def answer(self, wait_s: float, timeout_s: float) -> str | None:
         """Why it does not answer; None if it does."""
-        if not self._answered.wait(wait_s):
+        if not self.ended(wait_s):
             return f"no answer within {timeout_s:g} s"
         return self._why
+
+    def ended(self, wait_s: float) -> bool:
+        """Whether it is answered within that time."""
+        return self._answered.wait(wait_s)
 
     def close(self) -> None:
         """End, once the question under way is answered."""

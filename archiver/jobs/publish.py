@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from archiver import failpoints
 from archiver.catalog.commit import CommitOutcome
-from archiver.catalog.layout import PARTITION_FIELD_ID, PARTITION_NAMES, PARTITION_TYPES
+from archiver.catalog.layout import PARTITION_NAMES, PARTITION_TYPES
 from archiver.catalog.tables import shown
 from archiver.clock import Clock
 from archiver.events.types import (
@@ -61,7 +61,7 @@ class Publisher:
             self._leader,
             files,
             None if table is None else lambda data_files: self._written_event(commit_id, work, data_files),
-            (PartitionField(PARTITION_FIELD_ID, PARTITION_NAMES[work.granularity], PARTITION_TYPES[work.granularity]),),
+            (PartitionField(work.spec.field_id, PARTITION_NAMES[work.granularity], PARTITION_TYPES[work.granularity]),),
             commit_id=commit_id,
             topic_id=work.state.topic_id,
             table_uuid=None if table is None else table.uuid,

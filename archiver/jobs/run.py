@@ -375,7 +375,7 @@ class ArchiveRun:
     def _refine_topic(self, work: TopicWork, plans: Sequence[Plan]) -> RefineTopic:
         topic_id = work.state.topic_id
         judged_to = self._ids.judged_to(topic_id, {plan.partition for plan in plans if plan.topic_id == topic_id})
-        return RefineTopic(topic_id, work.name, work.schema, work.granularity, judged_to=judged_to)
+        return RefineTopic(topic_id, work.name, work.schema, work.granularity, work.spec.spec_id, judged_to=judged_to)
 
     def _chain(self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]) -> dict[TopicId, list[Written]]:
         """Drop what lies behind a plan that failed: it would not start where the partition's archives end."""

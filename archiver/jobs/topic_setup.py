@@ -3,7 +3,7 @@
 Promises that the column layout in force is in the ledger before any archive is made with it, with the field ids that the catalog really
 assigned, and that the table has its columns. While a catalog is away, what the ledger knows of a table is enough to go on with the columns
 that it has (`waiting.py`). Whether a table is the topic's own is judged in `catalog/identity.py`, what a newer schema means for its columns
-in `schema/state.py`, and how the table gets them in `catalog/evolve.py`.
+in `schema/state.py`, and how the table gets them, or another partition spec, in `catalog/evolve.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from archiver import failpoints
 from archiver.catalog.commit import CommitLimits
 from archiver.catalog.evolve import TableEvolution
 from archiver.catalog.identity import TableTarget, ensure_table, load_table
-from archiver.catalog.tables import Identifier, Tables, TableView, parse_identifier
+from archiver.catalog.specs import FIRST_SPEC, newest_spec
+from archiver.catalog.tables import Identifier, SpecView, Tables, TableView, parse_identifier
 from archiver.clock import Clock
 from archiver.errors import CatalogAway, Halt, RetryLater, TopicHalted
 from archiver.jobs.waiting import check_granularity, check_known
@@ -46,6 +47,8 @@ class TopicTable:
     uuid: uuid.UUID
     away: str | None = None
     """Why the catalog could not be asked: the table is as the ledger last saw it, and nothing may be committed to it. None: it answered."""
+    spec: SpecView = FIRST_SPEC
+    """The partition spec of new archives. While the catalog is away it may be another: the commit goes by their names."""
 
     @property
     def tables(self) -> Tables:
@@ -77,6 +80,11 @@ class TopicWork:
     def complete(self) -> bool:
         """Whether the registry ids in `schema` are all there are, as `Fetched.complete`."""
         return all(one is None or one.complete for one in self.fetched)
+
+    @property
+    def spec(self) -> SpecView:
+        """The partition spec of its archives."""
+        return FIRST_SPEC if self.table is None else self.table.spec
 
     @property
     def name(self) -> str:
@@ -184,7 +192,7 @@ class TopicSetup:
                 aways[catalog] = error
             schema = decide_schema(settings.name, history, fetched, None).schema
             check_known(settings.name, ledger, schema, history, error)
-            check_granularity(settings.name, ledger, self._objects, target.granularity)
+            check_granularity(settings.name, ledger, self._objects, target.granularity, error)
             assert ledger.table_uuid is not None, "it is known"
             return TopicTable(catalog, None, target, ledger.table_uuid, str(error)), schema
         schema = decide_schema(settings.name, history, fetched, view).schema
@@ -195,7 +203,8 @@ class TopicSetup:
         self._write_identity(state)
         evolution = TableEvolution(tables, self._leader, self._limits, self._clock)
         schema = evolution.bring(target, view, schema, history, ledger.written_version, lambda version: self._record(state, version))
-        return TopicTable(catalog, tables, target, view.uuid), schema
+        view = evolution.partition(target, view)
+        return TopicTable(catalog, tables, target, view.uuid, spec=newest_spec(view, target.granularity) or FIRST_SPEC), schema
 
     def _write_identity(self, state: TopicState) -> None:
         """`topic.json`: so that a bucket alone says which topic a folder holds."""

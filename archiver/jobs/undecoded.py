@@ -20,6 +20,7 @@ from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.tables import Tables, TableView, parse_identifier
 from archiver.errors import Corrupted, NotFound
 from archiver.ids import TopicId
+from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import ArchiveKey, parse_archive_key, table_prefix
 from archiver.objects.store import ObjectStore
@@ -141,7 +142,7 @@ def _order(file: DoubtedFile) -> tuple[bool, int, int, str]:
 def doubted_archives(objects: ObjectStore, topic_id: TopicId, partitions: int, ledger: TopicLedger) -> Iterator[DoubtedFile]:
     """The archives of a topic without a table that a reader takes, up to the watermarks: nothing but their footers tells more."""
     for partition in range(partitions):
-        index = find_archives(objects, topic_id, partition, ledger.unread)
+        index = find_archives(objects, topic_id, partition, GivenUp.of(ledger, partition))
         at, end = ledger.start(partition), ledger.watermark(partition)
         while at < end:
             found = index.covering(at)

@@ -2,15 +2,17 @@
 
 Pure but for one look at the names of archives. A topic goes on only by what the ledger already knows of its table: uuid, columns, last
 sequence number. Its archives stay pending, in order, until the catalog is back; the bound is on how many. Must never decide anything that
-only the table can tell: columns that it may lack wait, and so does a table that was never seen. Decision 0024 says why this is safe.
+only the table can tell: columns and partition specs that it may lack wait, and so does a table that was never seen. Decision 0024 says why
+this is safe.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 
-from archiver.errors import RetryLater, TopicHalted
+from archiver.errors import RetryLater
 from archiver.ids import TopicPartition
 from archiver.jobs.plan import Plan
 from archiver.ledger.views import TopicLedger
@@ -31,16 +33,16 @@ def check_known(topic: str, ledger: TopicLedger, schema: TopicSchema, history: S
         raise RetryLater(f"{away}; the schema of topic {topic} has changed, and its records wait in intake for the table's new columns")
 
 
-def check_granularity(topic: str, ledger: TopicLedger, objects: ObjectStore, granularity: Granularity) -> None:
-    """Raise `TopicHalted` if the topic's archives are partitioned otherwise: nobody else can say so while the table cannot."""
+def check_granularity(topic: str, ledger: TopicLedger, objects: ObjectStore, granularity: Granularity, away: RetryLater) -> None:
+    """Raise `RetryLater`, with `away` in it, unless the table is known to have a partition spec of that granularity.
+
+    It has one if the topic has archives of it: before the first of them was written, the table was brought to that spec.
+    """
     pending = (item.archive.key for item in ledger.pending if item.archive.key)
-    key = next(pending, None) or next((item.key for item in objects.list(data_prefix(ledger.topic_id))), None)
-    known = None if key is None else parse_archive_key(key)
-    if known is not None and known.granularity != granularity:
-        raise TopicHalted(
-            topic,
-            f"its archives are partitioned by {known.granularity}, the configuration says {granularity}; restore the configuration",
-        )
+    stored = (item.key for item in objects.list(data_prefix(ledger.topic_id)))
+    known = (parse_archive_key(key) for key in chain(pending, stored))
+    if not any(key is not None and key.granularity == granularity for key in known):
+        raise RetryLater(f"{away}; topic {topic} is to be partitioned by {granularity}, and its records wait in intake until its table is")
 
 
 def room(ledger: TopicLedger, files_max: int) -> int:

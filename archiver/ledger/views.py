@@ -238,7 +238,9 @@ class TopicLedger:
 
     @property
     def unread(self) -> Mapping[str, object]:
-        """Keys of archives that nobody should begin to read, because they may be deleted meanwhile; others hold the same records."""
+        """Keys of archives that nobody should begin to read where others hold the same records: they may be deleted meanwhile. Where nobody
+        does, killed ones stay and are read (`archiver.ledger.given_up`).
+        """
         return ChainMap[str, Any](self.killed, self.rewrites.replaced, self.rewrites.abandoned)
 
 

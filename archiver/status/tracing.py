@@ -22,6 +22,7 @@ from archiver.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.ids import TopicPartition
 from archiver.jobs.positions import HeldBack
 from archiver.ledger.fold import LedgerFold
+from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.log.store import Log
 from archiver.objects.paths import PARTITION_MAX
@@ -199,7 +200,7 @@ class _Look:
         if self._offset >= self._ledger.planned_to(partition):
             return None  # what stands in the folder all the same is the stray of a round that did not get far
         try:
-            found = find_archives(self._objects, self._tp[0], partition, self._ledger.unread).covering(self._offset)
+            found = find_archives(self._objects, self._tp[0], partition, GivenUp.of(self._ledger, partition)).covering(self._offset)
         except ArchiverError:
             return None
         return None if found is None else self._archive_sight(found.key, found.base, found.end, found.epoch, None)

@@ -1,15 +1,15 @@
 """Which archives hold a topic partition, found by listing the object store.
 
 Promises that an archive it names covers the offset asked for. Any archive that covers it is right, whoever wrote it and whether or not it
-ever got into a table: records are a function of the log, and an object is either whole or absent. Killed archives are left out all the
-same, because they may be deleted while they are read.
+ever got into a table: records are a function of the log, and an object is either whole or absent. Those that the ledger has given up are
+left out all the same, because they may be deleted while they are read; but for killed ones whose offsets nobody else holds, which stay.
 """
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 
 from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicId
+from archiver.ledger.given_up import GivenUp
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import check_seal
 
 FOOTER_VERSION = "1"
 _PREFIX = b"archiver."
+NOTHING_GIVEN_UP = GivenUp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,9 @@ class ArchiveIndex:
         return self._bases[position] if position < len(self._bases) else None
 
 
-def find_archives(objects: ObjectStore, topic_id: TopicId, partition: int, killed: Container[str] = ()) -> ArchiveIndex:
-    """List the archives of a topic partition; objects that are none, and the keys in `killed`, are passed over."""
-    return ArchiveIndex(found for found in list_archives(objects, topic_id, partition) if found.key not in killed)
+def find_archives(objects: ObjectStore, topic_id: TopicId, partition: int, given_up: GivenUp = NOTHING_GIVEN_UP) -> ArchiveIndex:
+    """List the archives of a topic partition; objects that are none, and those that are `given_up`, are passed over."""
+    return ArchiveIndex(given_up.kept(list_archives(objects, topic_id, partition)))
 
 
 def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None = None) -> Iterable[FoundArchive]:

@@ -9,16 +9,17 @@ Must never write.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
 from archiver.errors import InvalidInput, NotFound, no_partition
 from archiver.ids import TopicId
+from archiver.ledger.given_up import GivenUp
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema, arrow_schema
-from archiver.stream.archives import ArchiveIndex, find_archives
+from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, find_archives
 from archiver.stream.rebuild import BATCH_ROWS, Layout, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
 from intake.backlog import Backlog
@@ -29,8 +30,8 @@ from intake.window import windows
 Schemas = Callable[[TopicId, int], TopicSchema]
 """A topic's schema of that version, from the ledger."""
 
-Killed = Callable[[TopicId], Container[str]]
-"""Keys of a topic's archives that the ledger has killed, or that may be deleted for another reason."""
+Given = Callable[[TopicId, int], GivenUp]
+"""Archives of a topic partition that the ledger has killed, or that may be deleted for another reason."""
 
 Starts = Callable[[TopicId, int], int]
 """The first offset of a topic partition that retention has left."""
@@ -44,8 +45,8 @@ Passed = Callable[[TopicId, int], Sequence[tuple[int, int]]]
 ascending."""
 
 
-def _none_killed(_topic_id: TopicId) -> Container[str]:
-    return ()
+def _none_given_up(_topic_id: TopicId, _partition: int) -> GivenUp:
+    return NOTHING_GIVEN_UP
 
 
 def _from_zero(_topic_id: TopicId, _partition: int) -> int:
@@ -66,7 +67,7 @@ class RecordStream:
         schemas: Schemas,
         *,
         cluster_id: str,
-        killed: Killed = _none_killed,
+        given_up: Given = _none_given_up,
         passed: Passed = _none_passed,
         starts: Starts = _from_zero,
         batch_rows: int = BATCH_ROWS,
@@ -75,7 +76,7 @@ class RecordStream:
         self._intake = intake
         self._schemas = schemas
         self._cluster_id = cluster_id
-        self._killed = killed
+        self._given_up = given_up
         self._passed = passed
         self._starts = starts
         self._batch_rows = batch_rows
@@ -120,7 +121,7 @@ class RecordStream:
     def _read(self, topic: TopicState, partition: int, start: int, stop: int, limit: int | None) -> Iterator[StreamBatch]:
         if start >= stop or limit == 0:
             return
-        archives = find_archives(self._objects, topic.topic_id, partition, self._killed(topic.topic_id))
+        archives = find_archives(self._objects, topic.topic_id, partition, self._given_up(topic.topic_id, partition))
         remaining = stop - start if limit is None else limit
         for source, records in self._records(topic.topic_id, partition, archives, start, stop, remaining):
             kept = records.slice(0, min(remaining, records.num_rows))

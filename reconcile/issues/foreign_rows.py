@@ -13,9 +13,9 @@ ID = "foreign-rows"
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """One per snapshot of the table's history that brought them."""
+    """One per snapshot of the table's history that brought them. A table that is not the topic's has nothing to be foreign to."""
     del judged
-    for snapshot in () if sight.table is None else sight.table.foreign:
+    for snapshot in () if sight.table is None or sight.view.table is None else sight.table.foreign:
         yield Finding(
             ID,
             "warning",

@@ -21,7 +21,7 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
             "info",
             sight.topic,
             None,
-            f"snapshot {removal.snapshot_id} of table {sight.table_name} removed {counted(removal.rows, 'row')}",
+            f"snapshot {removal.snapshot_id} of table {sight.table_name} removed {counted(removal.rows + removal.hidden, 'row')}",
             "nothing: the rows are not archived again, and the audit calls them removed. Archives and intake may still hold them: see "
             "'erasure on request' in the runbook",
         )

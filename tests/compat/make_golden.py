@@ -3,7 +3,8 @@
 It holds records that are archived and committed, archives that are in the ledger and in no table (the archiver was killed there), and
 records that are in intake only; from version 2 on also committed, aborted and repeated batches of producers, checkpoints and shelves, and
 a log that was trimmed; from version 3 on a topic that was deleted, and files that a source has finished, begun, and forgotten; from
-version 4 on a topic whose schema has changed, and an archive that was made anew after the change.
+version 4 on a topic whose schema has changed, and an archive that was made anew after the change; from version 5 on a topic whose oldest
+archives retention has taken out of its table.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from archiver.settings import FileSourceSettings, SparkSettings, load_settings
 from archiver.spark_session import SparkSessions
 from intake.sources.pump import FileSources
 from tests.support.deployment import Deployment, jsonl, sample_records, text
+from tests.support.driver import AheadClock, Driver
 from tests.support.golden import GOLDEN, golden_place
 
 FIELD = descriptor_pb2.FieldDescriptorProto
@@ -39,6 +41,13 @@ LATIN: list[dict[str, Any]] = [
     }
 ]
 """An order whose customer is not UTF-8."""
+AGED = {
+    "name": "aged",
+    "partitions": 1,
+    "retention": "30d",
+    "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.aged"},
+}
+AGED_DAYS = 40
 LOOKS = 20
 """Looks at a folder after which everything in it has been taken in, and what is gone is forgotten."""
 KEPT_OUT = (".spool", "metadata.db.lease", "metadata.db.checkpoint", "tmp")
@@ -60,6 +69,9 @@ def main(version: str) -> None:
 def make(folder: Path) -> None:
     """The history of the deployment."""
     deployment = Deployment(folder, failpoints_asked=True, overrides={"log": {"append_backoff": "5ms", "checkpoint_entries": 5}})
+    deployment.overrides["topics"] = [*deployment.document()["topics"], AGED]
+    deployment.write(deployment.document())
+    aged(deployment)
     records = sample_records(120)
     records[60:60] = LATIN
     acknowledged = deployment.produce(records[: 60 + len(LATIN)])
@@ -78,6 +90,18 @@ def make(folder: Path) -> None:
     (folder / "sent.jsonl").write_text(jsonl(records))
     (folder / "acknowledged.jsonl").write_text("".join(json.dumps(item) + "\n" for item in acknowledged))
     (folder / "gaps.jsonl").write_text("".join(json.dumps(item) + "\n" for item in gaps))
+
+
+def aged(deployment: Deployment) -> None:
+    """Two archives of one topic, of which the first is beyond its retention now and no longer in the table."""
+    clock = AheadClock()
+    for days, values in ((-AGED_DAYS, range(10)), (0, range(10, 16))):
+        clock.ahead_s = days * 86_400.0
+        with Driver(deployment, clock) as driver:
+            driver.send("aged", [b"aged %d" % number for number in values])
+            driver.archive()
+    done = deployment.cli("clean")
+    assert done.code == 0, (done.out, done.err)
 
 
 def mended(deployment: Deployment) -> None:

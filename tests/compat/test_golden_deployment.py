@@ -117,6 +117,17 @@ def test_a_changed_schema_and_a_replayed_archive_of_version_4_are_known() -> Non
         assert done.json()["rows"] == [{"customer_v2": "6ek="}], done
 
 
+def test_a_start_that_retention_moved_of_version_5_is_known() -> None:
+    with golden_place("v5") as folder:
+        unpack("v5", folder)
+        with Application(load_settings(folder / "archiver.yaml", {}), {}) as app:
+            topic = app.topic("aged").topic_id
+            assert dict(app.ledger().topic(topic).starts) == {0: 10}
+            assert [record.value for record in app.stream().read(topic, 0, 10)] == [b"aged %d" % number for number in range(10, 16)]
+        done = Golden(folder).cli("query", "SELECT count(*) AS n, min(kafka.offset) AS low FROM shop.aged", "--output", "json")
+        assert done.json()["rows"] == [{"n": 6, "low": 10}], done
+
+
 @pytest.mark.spark
 def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:  # noqa: F811
     pending = _pending(golden)
@@ -130,7 +141,7 @@ def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:  # noq
     assert audit.code == 0, audit.out
     for partition in audit.json()["partitions"]:
         if partition["topic"] != "kept":
-            missing = sum(to - base for base, to in partition["gaps"])
+            missing = sum(to - base for base, to in partition["gaps"]) + partition.get("start", 0)
             assert partition["rows"] + missing == partition["watermark"] == partition["next"], partition
     assert not _pending(golden)
     after = _digests(golden.data)

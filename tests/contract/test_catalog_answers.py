@@ -38,7 +38,7 @@ APPLIED: dict[Fault, SwapOutcome] = {
     # The catalog says no to a repetition that somebody in between has sent: only a look tells.
     Fault(Play.ANSWER_AFTER, 409): NO,
     **{Fault(Play.ANSWER_AFTER, status): UNKNOWN for status in (408, 500, 502, 503, 504)},
-    **{Fault(play): UNKNOWN for play in (Play.RESET_AFTER, Play.SILENT_AFTER, Play.GARBAGE_AFTER, Play.DRIP)},
+    **{Fault(play): UNKNOWN for play in (Play.RESET_AFTER, Play.SILENT_AFTER, Play.GARBAGE_AFTER, Play.DRIP, Play.DRIP_HEADER)},
     Fault(Play.SLOW): YES,
 }
 
@@ -56,7 +56,7 @@ class Rig:
 
     def of(self, fault: Fault) -> IcebergTables:
         """The one to meet the fault with."""
-        waited_for = (Play.SILENT_BEFORE, Play.SILENT_AFTER, Play.DRIP)
+        waited_for = (Play.SILENT_BEFORE, Play.SILENT_AFTER, Play.DRIP, Play.DRIP_HEADER)
         return self.hurried if fault.play in waited_for else self.tables
 
     def made(self, tables: IcebergTables | None = None) -> TableView:
@@ -184,13 +184,14 @@ def test_a_silent_catalog_is_waited_for_within_the_bound_and_told_from_a_silent_
     assert rig.hurried.load(("demo", "other")) is None, "the catalog is there"
 
 
-def test_an_answer_that_drips_is_cut_at_the_bound(rig: Rig) -> None:
+@pytest.mark.parametrize(("play", "told"), [(Play.DRIP, "not whole after"), (Play.DRIP_HEADER, "timed out")], ids=["body", "header"])
+def test_an_answer_that_drips_is_cut_at_the_bound(rig: Rig, play: Play, told: str) -> None:
     rig.made()
     assert rig.hurried.load(IDENTIFIER) is not None
     clock = SystemClock()
-    rig.faults.arm(Fault(Play.DRIP), "load")
+    rig.faults.arm(Fault(play), "load")
     began_s = clock.monotonic_s()
-    with pytest.raises(RetryLater, match="not whole after"):
+    with pytest.raises(RetryLater, match=told):
         rig.hurried.load(IDENTIFIER)
     assert TIMEOUT_S <= clock.monotonic_s() - began_s < 3 * TIMEOUT_S
 

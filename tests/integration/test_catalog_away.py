@@ -143,7 +143,7 @@ def test_new_columns_wait_for_the_catalog(rounds: RestRounds) -> None:
     assert "code" in rounds.columns()
 
 
-def test_another_granularity_is_noticed_without_the_catalog(rounds: RestRounds) -> None:
+def test_another_granularity_waits_for_the_catalog(rounds: RestRounds) -> None:
     rounds.close()
     document = rounds.deployment.document()
     document["topics"][0]["archive"]["partition_by"] = ["hour"]
@@ -151,8 +151,12 @@ def test_another_granularity_is_noticed_without_the_catalog(rounds: RestRounds) 
     rounds.faults.refuse()
     rounds.send()
     report, _ = rounds.archive()
-    assert (report.state, report.archives) == ("halted", 0)
-    assert "partitioned by day, the configuration says hour" in (report.why or "")
+    assert (report.state, report.archives) == ("deferred", 0)
+    assert "is to be partitioned by hour, and its records wait in intake until its table is" in (report.why or "")
+    assert rounds.archive()[0].archives == 0
+    rounds.faults.recover()
+    assert rounds.archive()[0].state == "archived"
+    rounds.check_settled()
 
 
 def test_a_catalog_that_goes_away_in_the_middle_is_left_alone_for_the_rest_of_the_run(rest_catalog: RestCatalog, tmp_path: Path) -> None:  # noqa: F811

@@ -15,6 +15,7 @@ from archiver.ids import TopicId
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
+from archiver.ledger.given_up import GivenUp
 from archiver.objects.local import LocalObjectStore
 from archiver.schema.state import TopicSchema
 from archiver.stream.records import STREAM_SCHEMA, StreamRecord
@@ -54,7 +55,12 @@ def stream(
     store: LocalObjectStore, intake: Intake, schema: TopicSchema, killed: frozenset[str] = frozenset(), batch_rows: int = 7
 ) -> RecordStream:
     return RecordStream(
-        store, intake.backlog, lambda _topic, _version: schema, cluster_id=CLUSTER, killed=lambda _topic: killed, batch_rows=batch_rows
+        store,
+        intake.backlog,
+        lambda _topic, _version: schema,
+        cluster_id=CLUSTER,
+        given_up=lambda *_: GivenUp(spare=killed),
+        batch_rows=batch_rows,
     )
 
 

@@ -12,6 +12,7 @@ from tests.mutants.breaking import Mutant
 
 CHOOSE_TESTS = ("tests/unit/test_choose.py",)
 EVIDENCE_TESTS = ("tests/unit/test_evidence.py",)
+SET_BACK_TESTS = ("tests/unit/test_set_back.py",)
 ORPHAN_TESTS = ("tests/unit/test_clean_orphans.py",)
 LINE_TESTS = ("tests/unit/test_past_watermarks.py", "tests/unit/test_foreign_branches.py")
 CONTRACT = "tests/contract/test_tables.py"
@@ -48,6 +49,20 @@ COMMITTING = (
         "topic.watermarks[item.partition] = item.offset",
         "topic.watermarks[item.partition] = max(topic.watermark(item.partition), item.offset)",
         ("tests/unit/test_ledger_fold.py",),
+    ),
+    _tested(
+        "what is left below a rollback is known by our own commits alone (T4)",
+        "reconcile/set_back.py",
+        "    if current is not None and is_below_own(view):",
+        "    if current is None and is_below_own(view):",
+        SET_BACK_TESTS,
+    ),
+    _tested(
+        "a takeover that the ledger did not hear of proves what is below it (T4)",
+        "archiver/catalog/restate.py",
+        "    return at is not None and lowest is not None and not lowest.summary.keys() & _SILENT",
+        "    return at is not None and lowest is not None",
+        SET_BACK_TESTS,
     ),
     _tested(
         "skip the watermark check (C3)",
@@ -158,6 +173,20 @@ CLEANING = (
         "archiver/catalog/memory.py",
         "        for snapshot in _state(view).snapshots.values():\n            yield from (",
         "        for snapshot in [_state(view).snapshots[key] for key in (view.snapshot_id,) if key]:\n            yield from (",
+    ),
+    _simulated(
+        "nobody reads a killed archive that alone has its records",
+        "archiver/ledger/given_up.py",
+        "            if not self.is_held(held, one.base, one.end):\n                held",
+        "            if not one.epoch:\n                held",
+        ("tests/unit/test_given_up.py",),
+    ),
+    _tested(
+        "a condemned archive waits for what was killed (D1)",
+        "reconcile/clean_orphans.py",
+        "            elif item.name not in self.folder.condemned:",
+        '            elif item.name not in self.folder.condemned and item.kind != "killed":',
+        ORPHAN_TESTS,
     ),
     _tested(
         "no fence before an archive goes (D2)",

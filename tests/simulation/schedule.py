@@ -100,19 +100,20 @@ class Trace:
     """What happened, as a digest, and as lines if they are wanted."""
 
     keep: bool = False
-    lines: list[str] = field(default_factory=list)
-    _hash: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    _lines: list[str] = field(default_factory=list)
 
-    def add(self, line: str) -> None:
+    def __post_init__(self) -> None:
+        self.add = self._lines.append
         """One more event."""
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
-        if self.keep:
-            self.lines.append(line)
+
+    @property
+    def lines(self) -> list[str]:
+        """All events so far, if they are wanted."""
+        return self._lines if self.keep else []
 
     def digest(self) -> str:
         """Of all events so far."""
-        return self._hash.hexdigest()
+        return hashlib.blake2b("".join(f"{line}\n" for line in self._lines).encode(), digest_size=16).hexdigest()
 
 
 class Schedule:
@@ -122,6 +123,7 @@ class Schedule:
         self.random = random.Random(seed)
         self.profile = profile
         self.trace = trace
+        self._noted = trace.add
         self.now_us = START_US
         self.steps = 0
         self.calm = False
@@ -130,6 +132,8 @@ class Schedule:
         self.actors: list[Actor] = []
         self.current: dict[str, Process] = {}
         self.finished: set[str] = set()
+        self._fates_sum = _sum(profile.fates)
+        self._blows_sum = _sum(profile.blows)
         self._processes: list[Process] = []
         self._on_their_way: list[tuple[int, str, Callable[[], object]]] = []
         self._started = 0
@@ -141,7 +145,7 @@ class Schedule:
 
     def note(self, who: str, what: str) -> None:
         """Put an event into the trace."""
-        self.trace.add(f"{self.now_us - START_US} {who} {what}")
+        self._noted(f"{self.now_us - START_US} {who} {what}")
 
     def send_late(self, what: str, apply: Callable[[], object]) -> None:
         """The request arrives some time later; nobody hears what became of it."""
@@ -151,7 +155,7 @@ class Schedule:
         """What happens to a request of that process."""
         if self.now_us < process.cut_until_us and not self.calm:
             return Fate.LATE if self.random.random() < 0.2 else Fate.DROPPED
-        return _drawn(self.random, self.profile.fates, Fate.FINE) if not self.calm else Fate.FINE
+        return _drawn(self.random, self.profile.fates, Fate.FINE, self._fates_sum) if not self.calm else Fate.FINE
 
     def strikes(self) -> bool:
         """Whether a bit goes wrong now."""
@@ -199,9 +203,9 @@ class Schedule:
             self.now_us = min(times)
             return
         self.steps += 1
-        process = ready[self.random.randrange(len(ready))]
+        process = ready[_between(self.random, 0, len(ready))]
         slow = not self.calm and self.random.random() < self.profile.slow
-        self.now_us += self.random.randrange(1, _SLOW_US if slow else _STEP_US)
+        self.now_us += _between(self.random, 1, _SLOW_US if slow else _STEP_US)
         if self._survives(process):
             process.greenlet.switch()
             if process.greenlet.dead:
@@ -209,7 +213,7 @@ class Schedule:
 
     def _survives(self, process: Process) -> bool:
         """Strike the process, perhaps; False if it does not run now."""
-        blow = _drawn(self.random, self.profile.blows, Blow.NONE) if not self.calm else Blow.NONE
+        blow = _drawn(self.random, self.profile.blows, Blow.NONE, self._blows_sum) if not self.calm else Blow.NONE
         if blow is Blow.NONE:
             return True
         self.note(process.name, blow.value)
@@ -271,8 +275,25 @@ class Schedule:
                 self.note("late:", type(error).__name__)
 
 
-def _drawn(random_source: random.Random, chances: tuple[tuple[_T, float], ...], otherwise: _T) -> _T:
+def _between(random_source: random.Random, low: int, high: int) -> int:
+    """As `randrange(low, high)`, the very number of the same seed, in a third of the time: it is asked for at every step."""
+    width = high - low
+    bits = width.bit_length()
+    drawn = random_source.getrandbits(bits)
+    while drawn >= width:
+        drawn = random_source.getrandbits(bits)
+    return low + drawn
+
+
+def _sum(chances: tuple[tuple[_T, float], ...]) -> float:
+    """Certainly not below the sum of the chances."""
+    return sum(chance for _, chance in chances) + 1e-9
+
+
+def _drawn(random_source: random.Random, chances: tuple[tuple[_T, float], ...], otherwise: _T, most: float) -> _T:
     drawn = random_source.random()
+    if drawn > most:
+        return otherwise
     for what, chance in chances:
         if drawn < chance:
             return what

@@ -35,6 +35,7 @@ class Play(enum.Enum):
     SILENT_AFTER = "passed on, never answered"
     LATE = "never answered, passed on when the test says so"
     DRIP = "passed on, the answer comes a few bytes at a time"
+    DRIP_HEADER = "passed on, and so does a header of the answer, without an end"
     GARBAGE_BEFORE = "not passed on, answered with success and nonsense"
     GARBAGE_AFTER = "passed on, answered with success and nonsense"
     SLOW = "passed on, answered late but in time"
@@ -220,7 +221,7 @@ class HttpFaults:
             return
         play = fault.play
         answer = None
-        if play in (Play.ANSWER_AFTER, Play.RESET_AFTER, Play.SILENT_AFTER, Play.DRIP, Play.GARBAGE_AFTER, Play.SLOW):
+        if play in (Play.ANSWER_AFTER, Play.RESET_AFTER, Play.SILENT_AFTER, Play.DRIP, Play.DRIP_HEADER, Play.GARBAGE_AFTER, Play.SLOW):
             answer = self._pass_on(asked)
         if play is Play.LATE:
             with self._lock:
@@ -236,6 +237,8 @@ class HttpFaults:
             _answer(handler, _Answer(200, [("Content-Type", "text/html")], b"<html>sequence number: welcome to this network</html>"))
         elif answer is not None and play is Play.DRIP:
             self._drip(handler, answer)
+        elif play is Play.DRIP_HEADER:
+            self._drip_header(handler)
         elif answer is not None:
             self._over.wait(DRIP_S)
             _answer(handler, answer)
@@ -263,6 +266,16 @@ class HttpFaults:
             handler.wfile.write(answer.body[at : at + 2])
             if self._over.wait(DRIP_S):
                 return
+
+    def _drip_header(self, handler: BaseHTTPRequestHandler) -> None:
+        """Until the other side gives up: a header may have 64 KiB, and an answer a hundred of them."""
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Drip: ")
+        try:
+            while not self._over.wait(DRIP_S):
+                handler.wfile.write(b"x")
+        except OSError:
+            return
 
     def _pass_on(self, asked: _Asked) -> _Answer:
         parts = urlsplit(self._upstream())

@@ -8,6 +8,7 @@ The process ends with its standard input, so it never outlives the tests, howeve
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +49,7 @@ class RestCatalog:
         self._database = folder / "catalog.db"
         self._process: subprocess.Popen[bytes] | None = None
         self._gateway: JavaGateway | None = None
+        self._held: socket.socket | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -55,6 +57,7 @@ class RestCatalog:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._let_go()
 
     @property
     def properties(self) -> dict[str, str]:
@@ -102,7 +105,10 @@ class RestCatalog:
             enable_auth=True,
             return_proc=True,
         )
-        parameters = GatewayParameters(port=port_of_gateway, auth_token=token, auto_convert=True)
+        # Without memory management: with it, every Java object tells the JVM when it is collected, and those of a JVM that was killed log a
+        # traceback then, from inside the garbage collector. Formatting one parses source, and in Python 3.11 before 3.11.8 that breaks any
+        # other parsing which the collector has interrupted: "AST constructor recursion depth mismatch", in whichever test comes later.
+        parameters = GatewayParameters(port=port_of_gateway, auth_token=token, auto_convert=True, enable_memory_management=False)
         self._gateway = JavaGateway(gateway_parameters=parameters)
         try:
             self.uri = f"http://127.0.0.1:{self._serve(self._gateway.jvm, port)}"
@@ -123,6 +129,25 @@ class RestCatalog:
         if self._gateway is not None:
             self._gateway.close(keep_callback_server=False, close_callback_server_connections=False)
             self._gateway = None
+
+    def go_away(self) -> None:
+        """End it at once, and refuse connections at its address until it comes back: nobody else gets the port."""
+        port = int(self.uri.rpartition(":")[2])
+        self.kill()
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", port))  # and not listening, which leaves the port to a server of ours that says the same
+
+    def come_back(self) -> None:
+        """Start it again at its old address, with all that it had acknowledged."""
+        assert self._held is not None, "it is there"
+        self.start(self._held.getsockname()[1])
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def _serve(self, java: Any, port: int) -> int:
         """Build the catalog and its server; the port."""

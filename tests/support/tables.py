@@ -311,6 +311,9 @@ class FaultyTables:
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
         return self._tables.evolve(view, schema_json)
 
+    def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
+        return self._tables.repartition(view, granularity)
+
     def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
         return self._tables.prepare_exchange(view, exchanges, summary)
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.ids import TopicId
+from archiver.ledger.given_up import GivenUp
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import archive_key
 from archiver.stream.archives import ArchiveIndex, FoundArchive, find_archives
@@ -40,7 +41,7 @@ def test_listing_passes_over_strangers_and_killed_ones() -> None:
     killed = archive_key(TOPIC, 3, "day", 20_000, 5, 9, 1)
     for key in (kept, killed, kept.replace(".parquet", ".txt"), archive_key(TOPIC, 4, "day", 20_000, 0, 5, 1)):
         objects.create(key, b"x")
-    index = find_archives(objects, TOPIC, 3, {killed})
+    index = find_archives(objects, TOPIC, 3, GivenUp(spare={killed}))
     assert len(index) == 1
     only = index.covering(0)
     assert only is not None

@@ -75,9 +75,22 @@ def test_a_killed_archive_that_nobody_stands_for_stays() -> None:
     ledger = TopicLedger(TOPIC_ID, watermarks={0: 20})
     for name in (key(0, 10), key(0, 10, 2), key(20, 30)):
         ledger.killed[name] = KilledFile(archive(name), "why", 1)
-    assert judged(folder(ledger), key(0, 10), key(0, 10, 2), key(20, 30)) == {key(20, 30): "killed"}, "intake has what comes later"
+    found = judged(folder(ledger), key(0, 10), key(0, 10, 2), key(20, 30))
+    assert found == {key(0, 10): "killed", key(20, 30): "killed"}, "streams read the newer one, and intake has what comes later"
     found = judged(folder(ledger), key(0, 10), key(0, 10, 2), key(0, 15), key(20, 30), modified_us=YOUNG_US)
     assert found == {key(0, 10): "killed", key(0, 10, 2): "killed", key(20, 30): "killed"}
+
+
+def test_a_condemned_archive_goes_also_if_only_a_killed_one_holds_its_offsets() -> None:
+    """The killed one stays for streams. It came into the table, was compacted and expired before the ledger heard of its commit."""
+    condemned, killed = key(0, 10), key(0, 10, 2)
+    ledger = TopicLedger(TOPIC_ID, watermarks={0: 20})
+    ledger.killed[killed] = KilledFile(archive(killed), "why", 1)
+    assert judged(folder(ledger, condemned={condemned}), condemned, killed) == {condemned: "stray"}
+    assert judged(folder(ledger, {killed}, condemned={condemned}), condemned, killed) == {condemned: "stray"}, "named, and not yet told"
+    assert judged(folder(ledger, condemned={condemned}), killed) == {}
+    assert judged(folder(ledger), condemned, killed) == {killed: "killed"}, "what is neither stands for a killed one"
+    assert judged(folder(ledger, condemned={killed}), condemned, killed) == {killed: "killed"}
 
 
 def test_a_stray_goes_if_archives_that_stay_hold_all_of_its_offsets_and_it_is_old() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from archiver.clock import ManualClock, SystemClock
 from archiver.daemon.opening import Opening, Step
-from archiver.daemon.watch import Question, Watch
+from archiver.daemon.watch import Beside, Question, Watch
 from archiver.errors import Halt, RetryLater
 from archiver.status.journal import Journal
 
@@ -98,11 +98,50 @@ def test_one_that_hangs_holds_up_nobody_and_is_asked_by_one_thread(watch: Watch,
 
 def test_what_is_done_beside_is_done_each_time(asked: Asked, journal: Journal) -> None:
     done: list[int] = []
-    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, [lambda: done.append(1)])
+    beside = Beside("the work", lambda: done.append(1), WAIT_S, lambda: done.append(-1))
+    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, beside)
     watch.run()
     watch.run()
     watch.close()
-    assert len(done) == 2
+    assert done == [1, 1]
+
+
+def test_what_is_done_beside_and_hangs_holds_up_no_question(asked: Asked, journal: Journal) -> None:
+    """Each look says that it is late, and none begins it again before it has ended."""
+    release, begun, late = threading.Event(), [], []
+
+    def hangs() -> None:
+        begun.append(1)
+        assert release.wait(WAIT_S)
+
+    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, Beside("the work", hangs, 0.1, lambda: late.append(1)))
+    asked.fails("objects", RetryLater("no route to host"))
+    told = [watch.run() for _ in range(3)]
+    assert {one.line for one in told} == {"objects does not answer: no route to host; the work has not ended within 0.1 s"}
+    assert failing(journal) == {"objects": "no route to host"}
+    assert (len(begun), len(late)) == (1, 3)
+    release.set()
+    until_s = SystemClock().monotonic_s() + WAIT_S
+    while len(begun) == 1 and SystemClock().monotonic_s() < until_s:
+        watch.run()
+    assert len(begun) > 1
+    watch.close()
+
+
+def test_what_is_done_beside_and_fails_is_an_error_of_that_look(asked: Asked, journal: Journal) -> None:
+    errors: list[Exception] = [Halt("an entry of an unknown version"), ZeroDivisionError("oh")]
+
+    def fails() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    watch = Watch(lambda: asked.questions, journal, SystemClock(), 1.0, Beside("the work", fails, WAIT_S, fails))
+    with pytest.raises(Halt, match="unknown version"):
+        watch.run()
+    with pytest.raises(ZeroDivisionError):
+        watch.run()
+    assert watch.run().idle
+    watch.close()
 
 
 def test_however_often_it_looks_each_dependency_has_one_thread(watch: Watch) -> None:

@@ -262,8 +262,30 @@ def test_which_partitions_rows_were_removed_from_is_not_told_to_who_looks_at_som
         assert (found.verdict, found.removed) == (verdict, ()), (lost, removed, found.why)
 
 
+def test_rows_that_others_added_and_took_out_again_are_not_missed() -> None:
+    """But while the numbers do not meet, what is missing is not taken for removed."""
+    for missing, removed, added, verdict in (
+        (0, 3, 3, "valid"),
+        (2, 5, 3, "valid"),
+        (1, 3, 3, "invalid"),
+        (0, 3, 2, "unknown"),
+        (6, 5, 3, "invalid"),
+    ):
+        left = foreign({0: ((0, 12), (12 + missing, 30))})
+        assert one([left], removals=(Removal(99, removed),), additions=added).verdict == verdict, (missing, removed, added)
+
+
 def test_delete_files_hide_rows() -> None:
     assert one(WHOLE, has_deletes=True).verdict == "unknown"
+
+
+def test_what_is_there_too_often_may_be_what_delete_files_hide() -> None:
+    """An engine that updates rows that way leaves the old version in its data file."""
+    for rows in ((7, 8), (33, 34), (60, 61)):
+        files = [*WHOLE, foreign({0: (rows,)}, rows_in_file=1)]
+        assert one(files).verdict == "invalid"
+        found = one(files, has_deletes=True)
+        assert (found.verdict, found.doubled) == ("unknown", ()), found.why
 
 
 def test_catalog_that_is_down() -> None:

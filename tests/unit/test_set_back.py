@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from archiver.catalog.layout import COMMIT_ID, REPLAYED, SET_BACK
+from archiver.catalog.evidence import Evidence
+from archiver.catalog.layout import COMMIT_ID, REBUILT, REPLAYED, SET_BACK, WATERMARKS
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ids import TopicId
 from archiver.ledger.views import TopicLedger
@@ -21,10 +22,12 @@ def snapshot(number: int, parent: int | None, summary: dict[str, str] | None = N
     return SnapshotView(number, parent, number, 0, operation, OURS if summary is None else summary)
 
 
-def view(*snapshots: SnapshotView, current: int | None, sequence: int = 99) -> TableView:
+def view(*snapshots: SnapshotView, current: int | None, sequence: int = 99, newest: int | None = None) -> TableView:
+    """`newest`: the snapshot that the table's evidence names."""
+    properties = {} if newest is None else {WATERMARKS: Evidence(newest, newest, 1, uuid.UUID(int=1), ()).to_json()}
     return TableView(
         identifier=("a", "b"), uuid=uuid.UUID(int=1), location="", metadata_location="", schema_json="{}", schema_id=0, format_version=2,
-        spec_id=0, granularity="day", snapshot_id=current, sequence_number=sequence, properties={}, snapshots=snapshots,
+        spec_id=0, granularity="day", snapshot_id=current, sequence_number=sequence, properties=properties, snapshots=snapshots,
     )  # fmt: skip
 
 
@@ -60,6 +63,36 @@ def test_rows_that_were_erased_before_do_not_come_back() -> None:
     ledger = ledger_of({0: 5}, {0: 9})
     erased = snapshot(2, 1, {}, "delete")
     assert lowered(view(snapshot(1, None), erased, current=2), ledger, {0: ((0, 2),)}, 1, no_gaps) == (5,)
+
+
+def test_rows_that_were_erased_do_not_come_back_when_no_commit_of_ours_is_left_below() -> None:
+    """Expiry has taken it. The commit that went on from the erasure says what the ledger knew before."""
+    ledger = ledger_of({0: 5})
+    commit(ledger, 3, {0: 9})
+    erased, above = snapshot(2, None, {}, "delete"), snapshot(3, 2)
+    compacted = snapshot(4, 3, {}, "replace")
+    rows: dict[int, tuple[Range, ...]] = {0: ((0, 2),)}
+    assert lowered(view(erased, above, compacted, current=2, newest=3), ledger, rows, 1, no_gaps) == (5,)
+    assert lowered(view(erased, compacted, current=2, newest=3), ledger, rows, 1, no_gaps) == (2,), (
+        "nobody can tell: better twice than never"
+    )
+
+
+@pytest.mark.parametrize("silent", [REBUILT, REPLAYED, SET_BACK])
+def test_what_the_ledger_did_not_hear_of_proves_nothing_of_what_is_below(silent: str) -> None:
+    """The ledger is at the end of a history that was set back, or of a table that was made anew: what it knows is above the snapshot."""
+    ledger = ledger_of({0: 5}, {0: 9})
+    foreign, mine, above = snapshot(3, None, {}, "replace"), snapshot(4, 3, {COMMIT_ID: "x", silent: "5"}), snapshot(5, 4)
+    rows: dict[int, tuple[Range, ...]] = {0: ((0, 5),)}
+    assert lowered(view(foreign, mine, current=3, newest=4), ledger, rows, 1, no_gaps) == (5,)
+    assert lowered(view(foreign, mine, above, current=3, newest=5), ledger, rows, 1, no_gaps) == (5,)
+
+
+def test_a_part_of_a_table_that_was_made_anew_says_nothing_of_the_watermark() -> None:
+    """The ledger knows the table's whole extent, and hears of the new one when all parts are in."""
+    ledger = ledger_of({0: 9})
+    parts = (snapshot(1, None, {COMMIT_ID: "x", REBUILT: "1"}), snapshot(2, 1, {COMMIT_ID: "x", REBUILT: "1"}))
+    assert lowered(view(*parts, current=1, newest=2), ledger, {0: ((0, 5),)}, 1, no_gaps) == (5,)
 
 
 def test_aborted_offsets_are_the_same_place() -> None:

@@ -158,6 +158,12 @@ class SimulatedTables:
             return SwapOutcome.CONFLICT if self._process.schedule.random.random() < 0.5 else SwapOutcome.UNKNOWN
         return SwapOutcome.UNKNOWN
 
+    def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
+        try:
+            return self._requests.change("changes the partition spec", lambda: self._tables.repartition(view, granularity))
+        except (OutcomeUnknown, RetryLater) as error:
+            return Evolved(SwapOutcome.UNKNOWN, str(error))
+
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
         try:
             return self._requests.change("changes the columns", lambda: self._tables.evolve(view, schema_json))

@@ -103,6 +103,12 @@ def vacuumed_is_in_table(seen: Sequence[SnapshotSeen], partition: int, offsets: 
     return None
 
 
+def streams_find(data: Sequence[int], start: int, holds: Callable[[int], bool]) -> str | None:
+    """Every stable record of a partition that retention has left stands in an archive that readers take, or in intake."""
+    lost = [offset for offset in data if offset >= start and not holds(offset)]
+    return f"offsets {lost} stand in no archive that readers take, and not in intake" if lost else None
+
+
 def complete_once(seen: SnapshotSeen | None, data: Data) -> str | None:
     """In the end every stable record is in the table exactly once."""
     for partition, offsets in enumerate(data):

@@ -16,11 +16,13 @@ from archiver.catalog.restate import is_set_back
 from archiver.catalog.tables import Identifier
 from archiver.ids import SeededIds, TopicId, TopicPartition
 from archiver.ledger.fold import LedgerFold
+from archiver.ledger.given_up import GivenUp
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import ARCHIVE_PREFIX, INTAKE_PREFIX, parse_archive_key
 from archiver.proto import control_log_pb2 as pb
+from archiver.stream.archives import ArchiveIndex, find_archives
 from intake.fold import IntakeFold
 from tests.simulation.publish import predicates
 from tests.simulation.publish.catalog_twin import WatchedTables
@@ -110,6 +112,8 @@ class Ground:
         """Keys that DATA_WRITTEN has named."""
         self._ever: set[str] = set()
         """Paths that were in any snapshot."""
+        self._checked_ledger: dict[Identifier, tuple[object, ...]] = {}
+        """By what each table was last compared with the ledger."""
         self._times: dict[TopicPartition, dict[int, int]] = {}
         self._data: tuple[int, dict[TopicId, tuple[tuple[int, ...], ...]]] = (-1, {})
         self._values: dict[TopicPartition, dict[int, bytes]] = {}
@@ -180,6 +184,26 @@ class Ground:
             self._vacuumed(key)
         elif "/data/" in key:
             self._swept(key)
+        self.check_streams()
+
+    def check_streams(self) -> None:
+        """Whoever reads a topic back finds every record, whatever became of its table."""
+        for topic in self.fold.topics_by_id.values():
+            ledger = self.ledger.topic(topic.topic_id)
+            for partition, offsets in enumerate(self.data(topic.topic_id)):
+                given_up = GivenUp.of(ledger, partition, self.ledger.condemned)
+                archives = find_archives(self.objects, topic.topic_id, partition, given_up)
+                taken_in = {
+                    offset
+                    for segment in self.fold.segments((topic.topic_id, partition), 0)
+                    if self.objects.info(segment.file.key) is not None
+                    for offset in range(segment.base, segment.end)
+                }
+
+                def holds(offset: int, archives: ArchiveIndex = archives, taken_in: set[int] = taken_in) -> bool:
+                    return offset in taken_in or archives.covering(offset) is not None
+
+                insist("streams find every record", predicates.streams_find(offsets, ledger.start(partition), holds))
 
     def _vacuumed(self, key: str) -> None:
         for topic in self.fold.topics_by_id.values():
@@ -230,6 +254,12 @@ class Ground:
             if topic is None or identifier in self.lost or topic.topic_id not in self.ledger.topics:
                 continue
             mine = self.ledger.topics[topic.topic_id]
+            state, told = self.tables.state(identifier), (dict(mine.watermarks), dict(mine.starts))
+            was = self._checked_ledger.get(identifier)
+            now = (state, told, self.fold.next_index, identifier in self.rolled_back)
+            if was is not None and was[0] is state and was[1:] == now[1:]:
+                continue  # nothing of it has changed
+            self._checked_ledger[identifier] = now
             wrong = predicates.ledger_within_table(mine.watermark, self.current(identifier), self.data(topic.topic_id))
             view = self.tables.load(identifier)
             if wrong is None and view is not None and not is_set_back(view):
@@ -276,8 +306,8 @@ class Ground:
             removed |= self._retired(topic_id, parent, held)
         removed |= self._below_starts(topic_id)
         if SET_BACK in view.summary and (evidence := read_evidence(told)) is not None:  # type: ignore[arg-type]
-            # Rows removed from the end come back with a rollback that is taken over, if the ledger did not hear of their commit at once.
-            removed = frozenset(place for place in removed if place[1] < evidence.offset(place[0]))
+            back = sorted(place for place in removed if place[1] >= evidence.offset(place[0]))
+            insist("what was erased does not come back", f"{back} of snapshot {view.parent_id}" if back else None)
         seen = SnapshotSeen(
             snapshot_id,
             COMMIT_ID in view.summary,

@@ -1,7 +1,7 @@
 """Pure functions of the product that are asked the same again and again in a million rounds: here the answer is remembered.
 
 A run spends most of its time on comparing one and the same schema with itself otherwise. Only functions that depend on nothing but their
-arguments stand here, and what they give is never changed by who asked. One seed of several plays without.
+arguments stand here, and what they give is never changed by who asked. One seed of many plays without.
 """
 
 from __future__ import annotations
@@ -13,14 +13,20 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from archiver.catalog import evolve, identity, memory
+from archiver.catalog import commit, evolve, identity, memory
+from archiver.catalog.evidence import Evidence
 from archiver.catalog.layout import stream_fields
+from archiver.catalog.tables import Identifier, TableView
+from archiver.events import codec
 from archiver.jobs import task, topic_setup
 from archiver.jobs.refined import RefineOptions, RefineTopic
 from archiver.jobs.rows import TopicRows
+from archiver.ledger import fold
+from archiver.objects import paths
 from archiver.schema.recorded import TopicSchema
 from archiver.schema.state import Decision
 from archiver.schema.table_fit import Fit, fit_table
+from reconcile import clean_orphans, look
 
 _T = TypeVar("_T")
 _SIZE = 4096
@@ -86,12 +92,32 @@ def _topic_rows(topic: RefineTopic, options: RefineOptions) -> TopicRows:
     return rows
 
 
+_views: dict[int, tuple[Any, TableView]] = {}
+_view = memory._view
+
+
+def _seen(identifier: Identifier, state: Any) -> TableView:
+    """A state of a table never changes, so whoever loads it sees the same."""
+    known = _views.get(id(state))
+    if known is None:
+        if len(_views) >= _SIZE:
+            _views.clear()
+        known = _views[id(state)] = (state, _view(identifier, state))
+    return known[1]
+
+
 _STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (evolve, "fit_table", _fit_table),
+    (look, "fit_table", _fit_table),
     (topic_setup, "recorded_schemas", _recorded_schemas),
     (topic_setup, "decide_schema", _decide_schema),
     (task, "TopicRows", _topic_rows),
     (memory, "stream_fields", _remember(stream_fields)),
     (identity, "stream_fields", _remember(stream_fields)),
     (memory, "_numbered", _remember(memory._numbered)),
+    (memory, "_view", _seen),
+    (commit, "stream_fields", _remember(stream_fields)),
+    (Evidence, "from_json", staticmethod(_remember(Evidence.from_json))),
+    (codec, "read", _remember(codec.read)),
+    *((module, "parse_archive_key", _remember(paths.parse_archive_key)) for module in (paths, fold, clean_orphans)),
 )

@@ -63,6 +63,13 @@ def test_what_is_vacuumed_needs_a_table() -> None:
     assert predicates.vacuumed_is_in_table([], 0, [1]) is not None
 
 
+def test_streams_find_what_is_held_and_not_retired() -> None:
+    held = {0, 2}.__contains__
+    assert predicates.streams_find((0, 2), 0, held) is None
+    assert predicates.streams_find((0, 1, 2), 2, held) is None
+    assert predicates.streams_find((0, 1, 2), 1, held) is not None
+
+
 def test_times() -> None:
     assert predicates.times_never_step_back({0: 5, 3: 5, 7: 6}) is None
     assert predicates.times_never_step_back({0: 5, 3: 4}) is not None
