@@ -41,6 +41,7 @@ demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
 	@$(BIN)/archiver demo
 
 test: java $(INSTALLED)  ## Run every test (needs Java)
+	@$(BIN)/python -m tests.support.fetch_packages
 	@$(BIN)/python -m pytest --durations=15 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(INSTALLED)  ## Run the tests that need neither Java nor much time

@@ -285,15 +285,19 @@ class Daemon:
     def _look(self) -> None:
         """What the watch does besides asking. Its errors are those of a log that was asked a moment ago: the next look tells.
 
-        It needs nothing but the logs, so that whoever leads without right hears of it whatever else hangs (rule L4).
+        First it reads the control log, so that whoever leads without right hears of it (rule L4). A look that has to wait for others who
+        read the ledger, or for the object store behind it, counts as a log that cannot be read.
         """
         application = self._opened.application
         if application is None:
             return
         if self._again.due():
             self._schedule.soon("reconcile")
-        with contextlib.suppress(RetryLater), self._read_alone():
-            self._sight.look(application, self._tick.stuck(), sources_of(self._source_states()))
+        try:
+            with self._read_alone():
+                self._sight.look(application, self._tick.stuck(), sources_of(self._source_states()))
+        except RetryLater:
+            application.leadership.unheard()
         if "intake" in self._roles:
             with contextlib.suppress(RetryLater):
                 application.declare_missing()

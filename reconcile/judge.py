@@ -327,13 +327,16 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | No
 
 
 def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *, whole: bool) -> bool:
-    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, or so many and those that others
-    had added; False if that cannot be told: not all partitions were looked at (`whole`), and no snapshot says from which it took them.
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, less those that others had added;
+    False if that cannot be told: not all partitions were looked at (`whole`), and no snapshot says from which it took them.
+
+    Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says nothing of it.
     """
-    removed = sum(item.rows for item in table.removals)
+    dropped, hidden = sum(item.rows for item in table.removals), sum(item.hidden for item in table.removals)
+    removed = dropped + max(hidden, 0)
     if removed <= 0:
         return True
-    by = _snapshots([item.snapshot_id for item in table.removals if item.rows])
+    by = _snapshots([item.snapshot_id for item in table.removals])
     missing = sum(total(found.missing) for found in findings)
     if not whole and missing <= removed:
         for found in findings:
@@ -342,15 +345,16 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *
                     f"somebody else's {by} removed {removed} rows of the table; audit the whole topic to tell whether these"
                 )
         return False
-    explained = missing in (removed, removed - table.additions)
+    gone = missing + sum(total(found.removed) for found in findings)
+    explained = missing == dropped - table.additions or gone == dropped + hidden - table.additions
     for found in findings:
         if explained and found.missing:
             found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
             found.removed, found.missing = merge([*found.removed, *found.missing]), ()
-        elif missing > removed and found.missing:
-            found.wrong.append(f"somebody else's {by} removed {removed} rows, but {missing} are missing")
-        elif not explained and missing < removed:
-            found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {missing} offsets are missing")
+        elif gone > removed and found.missing:
+            found.wrong.append(f"somebody else's {by} removed {removed} rows, but {gone} are missing")
+        elif not explained and gone < removed:
+            found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing")
     return True
 
 

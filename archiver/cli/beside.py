@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from archiver.assemble import Application
     from archiver.settings import Settings
 
-LOOK_S = 1.0
+LOOK_S = 5.0
 """For the daemon to answer at all."""
 STATUS_S = 10.0
 """For its status document, for which it reads both logs."""

@@ -95,6 +95,7 @@ class Watch:
 
     def _step(self) -> None:
         assert self._beside is not None
+        self._raised = None  # of a step that ended late: nobody took it, and this one is another
         try:
             self._beside.step()
         except Exception as error:  # noqa: BLE001 - the thread of the look raises it

@@ -53,7 +53,7 @@ class Leadership:
         self._wait_s = wait_s
         self._turn = threading.Lock()
         self._kept = False
-        """The lease was held ever since our epoch began, as far as this process can tell."""
+        """The lease was held ever since our epoch was last seen to be the newest, as far as this process can tell."""
         self._confirm_max_s = confirm_max_s
         self._clock = clock
         self._confirmed_s = 0.0
@@ -95,14 +95,18 @@ class Leadership:
         seems (its file was replaced while this process slept), so whoever came later goes on.
         """
         if self._lasting and self.leader.epoch:
+            at_s = self._now_s()
             self.leader.refresh()
             fold = self.leader.fold
             if fold.epoch > self.leader.epoch:
                 self._yield_to_newer()
             if fold.epoch == self.leader.epoch and sum(len(topic.epoch_keys) for topic in fold.topics.values()) < EPOCH_KEYS_MAX:
+                # Kept from here on, also where it was given back meanwhile because the log could not be read.
+                self._kept, self._confirmed_s = self._holding, at_s
                 return self.leader.epoch
+        at_s = self._now_s()
         epoch = self.leader.take_over()
-        self._confirmed_s, self._yields_until_s = self._now_s(), None
+        self._confirmed_s, self._yields_until_s = at_s, None
         self._kept = self._holding
         return epoch
 
@@ -124,6 +128,7 @@ class Leadership:
         """Rule L4, before every turn of a kept leadership, also one in which there is nothing to do."""
         if not self._kept:
             return
+        at_s = self._now_s()
         try:
             self.leader.refresh()
         except ArchiverError:
@@ -131,7 +136,7 @@ class Leadership:
             raise
         if self.leader.fold.epoch > self.leader.epoch:
             self._yield_to_newer()
-        self._confirmed_s = self._now_s()
+        self._confirmed_s = at_s
 
     def _yield_to_newer(self) -> None:
         """Raise `Deposed` if this process held the lease all the time, or was deposed so a short while ago."""

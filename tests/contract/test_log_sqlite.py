@@ -68,7 +68,7 @@ def test_two_processes_race_for_the_tail(tmp_path: Path) -> None:
         subprocess.Popen([*command, owner, str(each), "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for owner in ("a", "b")
     ]
-    results = [process.communicate(timeout=50) for process in running]
+    results = [process.communicate(timeout=110) for process in running]
     assert [process.returncode for process in running] == [0, 0], results
     acknowledged = [[line.split() for line in out.decode().splitlines()] for out, _ in results]
     store = SqliteLogStore(path, 5.0, 512 * 1024)

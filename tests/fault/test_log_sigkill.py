@@ -9,6 +9,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from archiver.clock import SystemClock
 from archiver.log.sqlite import SqliteLogStore
 
@@ -36,6 +38,7 @@ def killed_round(path: Path, owner: str, chance: random.Random) -> list[tuple[in
     return [(int(index), name) for index, name in (line.split() for line in output.decode().splitlines())]
 
 
+@pytest.mark.timeout(600)
 def test_a_hundred_kills_lose_no_acknowledged_entry_and_leave_no_hole(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     path = tmp_path / "metadata.db"

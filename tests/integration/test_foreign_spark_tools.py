@@ -205,7 +205,11 @@ def test_rows_behind_delete_files_are_told_by_the_deep_audit(hands: Hands, spark
     assert done.code == 0, done.out
     by_rows = {item["partition"]: (item["verdict"], item["removed"], item["rows"]) for item in done.json()["partitions"]}
     assert by_rows == {0: ("valid", [[3, 4]], 10), 1: ("valid", [], 3)}
-    assert hands.rows() == {0: (10, 10), 1: (3, 3)}
+    hands.do(COMPACT)
+    found = aftermath(hands.deployment)
+    assert (found.state, found.verdicts, found.removed) == ("archived", ["valid", "valid"], {0: [[3, 4]]}), "no data file has it now"
+    assert found.findings == [("rows-removed", "clicks")]
+    assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
 def test_rows_of_their_own_are_a_finding_until_they_are_taken_out(hands: Hands) -> None:

@@ -20,6 +20,7 @@ BATCHES = 5
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_eight_processes_share_one_log(tmp_path: Path) -> None:
     names = [f"sender-{number}" for number in range(PROCESSES)]
     command = [sys.executable, "-W", "error", "-m", "tests.support.wide_sender", str(tmp_path)]

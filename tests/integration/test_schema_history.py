@@ -26,8 +26,9 @@ import pytest
 from archiver.catalog.engines import SPARK_PACKAGES
 from archiver.query.duck import Limits, asked
 from archiver.schema.recorded import TopicSchema
-from tests.support.deployment import ROOT, Deployment
+from tests.support.deployment import Deployment
 from tests.support.driver import Driver, catalog_table
+from tests.support.maven import jars
 from tests.support.protos import fill, message_class
 from tests.support.schema_history import BESIDE, Level, found, wanted
 from tests.support.schema_walks import walk
@@ -44,7 +45,6 @@ RECORDS = 10
 TABLE = "shop.walk"
 LIMITS = Limits(2**29, 2)
 SPARK_TIMEOUT_S = 240
-IVY_CACHE = ROOT / ".cache" / "ivy"
 
 
 @dataclass
@@ -177,7 +177,7 @@ def test_spark_reads_all_history(walks: Callable[[int], History]) -> None:
     program = Path(__file__).parents[1] / "support" / "spark_history.py"
     folders = [str(history.deployment.root) for history in histories]
     done = subprocess.run(
-        [sys.executable, str(program), str(IVY_CACHE), ",".join(SPARK_PACKAGES), TABLE, *folders],
+        [sys.executable, str(program), ",".join(map(str, jars(*SPARK_PACKAGES))), TABLE, *folders],
         capture_output=True,
         text=True,
         timeout=SPARK_TIMEOUT_S,

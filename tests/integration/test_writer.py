@@ -427,6 +427,7 @@ def test_closing_does_not_wait_for_ever(rig: IntakeRig) -> None:
         writer.close()
     assert (in_work.result(0).outcome, waiting.result(0).outcome) == ("unknown", "failed")
     release.set()
+    writer._thread.join(WAIT_S)
     writer.close()
     assert in_work.result(0).outcome == "unknown"  # what was said stays said
     assert rig.values("t", 0) == [b"in work"]

@@ -25,7 +25,7 @@ from tests.support.maven import jars
 from tests.support.orders import order
 from tests.support.reconciling import left, reconciled
 
-STATEMENT_TIMEOUT_S = 100.0
+STATEMENT_TIMEOUT_S = 200.0
 _LOG_TAIL = 3000
 
 Rows = list[list[Any]]

@@ -9,22 +9,22 @@ import contextlib
 import fcntl
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 GOLDEN = Path(__file__).parents[1] / "compat" / "golden_deployment"
 PLACE = Path("/tmp/stream-archiver-golden")
-WAIT_S = 100
+LOCK = PLACE.with_name(f"{PLACE.name}.lock")
+"""Stays: whoever waits for a lock on a file that another removes gets a lock on nothing."""
 
 
 @contextlib.contextmanager
 def golden_place(version: str) -> Iterator[Path]:
     """An empty folder at the fixed place, ours alone until the end, and gone then."""
-    PLACE.mkdir(exist_ok=True)
-    lock = os.open(PLACE, os.O_RDONLY)
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _lock(lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # blocks, in turn: the test's own time-out bounds it
+        PLACE.mkdir(exist_ok=True)
         folder = PLACE / version
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -41,16 +41,3 @@ def golden_place(version: str) -> Iterator[Path]:
 def unpack(version: str, folder: Path) -> None:
     """Put the golden deployment of a version into its place."""
     shutil.copytree(GOLDEN / version, folder, dirs_exist_ok=True)
-
-
-def _lock(descriptor: int) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return

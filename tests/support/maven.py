@@ -25,6 +25,7 @@ from archiver.java import require_java
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "jars"
 FETCH_TIMEOUT_S = 600
+FETCH_TRIES = 3
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 """What pyspark brings along: Hadoop, Jackson, Jetty (shaded), SLF4J, py4j. Nothing of it is fetched again."""
@@ -103,13 +104,11 @@ def _fetch(wanted: Sequence[Coordinate], *, transitive: bool) -> list[str]:
         (folder / "ivy.xml").write_text(_module(wanted, transitive=transitive))
         pattern = folder / "got" / "[organisation]" / "[artifact]-[revision](-[classifier]).[ext]"
         main = [str(require_java(os.environ).executable), "-cp", str(spark_jars("ivy")[0]), "org.apache.ivy.Main"]
-        done = subprocess.run(
-            [*main, "-cache", str(folder / "cache"), "-ivy", str(folder / "ivy.xml"), "-retrieve", str(pattern), "-types", *_types(wanted)],
-            capture_output=True,
-            text=True,
-            timeout=FETCH_TIMEOUT_S,
-            check=False,
-        )
+        asked = ["-cache", str(folder / "cache"), "-ivy", str(folder / "ivy.xml"), "-retrieve", str(pattern), "-types", *_types(wanted)]
+        for _ in range(FETCH_TRIES):  # what came is in the cache; a registry that is busy may say no to one file of hundreds
+            done = subprocess.run([*main, *asked], capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+            if done.returncode == 0:
+                break
         said = done.stdout[-3000:] + done.stderr[-3000:]
         assert done.returncode == 0, said
         names = sorted(str(path.relative_to(folder / "got")) for path in (folder / "got").rglob("*") if path.is_file())

@@ -162,6 +162,7 @@ class RestCatalog:
             "warehouse": f"file://{self.warehouse}",
             "clients": "1",
             "jdbc.schema-version": "V1",
+            "jdbc.synchronous": "OFF",  # a process that is killed loses nothing by it, and no answer waits for a disk
         }
         catalog.initialize("rest", settings)
         rest, jetty = java.org.apache.iceberg.rest, java.org.sparkproject.jetty

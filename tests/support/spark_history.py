@@ -1,7 +1,6 @@
 """A program of its own: reads one table of each deployment with Spark SQL and Iceberg's runtime, whole, into the folder's `spark.arrow`.
 
-`python spark_history.py IVY_CACHE PACKAGES TABLE DEPLOYMENT_FOLDER...`. Uses none of the project's code. Spark fetches the packages into
-the cache folder.
+`python spark_history.py JARS TABLE DEPLOYMENT_FOLDER...`. Uses none of the project's code.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 
-def main(cache: str, packages: str, table: str, *folders: str) -> None:
+def main(jars: str, table: str, *folders: str) -> None:
     """One session per folder, because a catalog's rows hold its name: in each of them it is `local`."""
     settings = {
-        "spark.jars.packages": packages,
-        "spark.jars.ivy": cache,
+        "spark.jars": jars,
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
@@ -66,11 +67,15 @@ def files(daemon: Served) -> int:
 
 
 def zombies(daemon: Served) -> list[str]:
-    return [
-        line
-        for process, line in descendants(daemon.pid)
-        if Path(f"/proc/{process[0]}/stat").read_text().split()[2:4] == ["Z", str(daemon.pid)]
-    ]
+    return [line for process, line in descendants(daemon.pid) if state(process[0]) == ["Z", str(daemon.pid)]]
+
+
+def state(pid: int) -> list[str]:
+    """Of a process, and its parent; nothing of one that has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2:4]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def archives(deployment: Deployment) -> int:
@@ -93,7 +98,8 @@ def test_spark_is_killed_in_the_middle_of_a_job(victim: Callable[[Served], list[
             made = archives(deployment)
             until("a job is in the middle", partial(makes_archives, deployment, made))
             for pid in victim(daemon):
-                os.kill(pid, SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, SIGKILL)
             until("the round has failed", partial(failed, daemon, time))
             if time == 1:
                 daemon.until_logged("the refinement job failed")

@@ -29,7 +29,7 @@ pytestmark = [
 
 SLACK_S = 20.0
 """For a loaded machine; what is stopped in time takes a second or two."""
-BEYOND_S = 3.0
+BEYOND_S = 20.0
 """For a loaded machine, beyond a grace that is spent to its end."""
 SENDERS = 4
 

@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 FIRST, SECOND = 60, 20
-ORPHANS_S = 15.0
+ORPHANS_S = 60.0
 
 
 @pytest.fixture

@@ -74,11 +74,14 @@ def left(folder: Path) -> list[str]:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(LIMIT_S + 100)
+@pytest.mark.timeout(2 * LIMIT_S + 100)
 def test_five_minutes_under_load_and_hurt(tmp_path: Path) -> None:
-    folder = tmp_path / "soak"
-    with soak(folder, "--minutes", str(MINUTES), "--seed", str(SEED)) as program:
-        out, _ = program.communicate(timeout=LIMIT_S)
+    for seed in (SEED, SEED + 1):
+        folder = tmp_path / f"soak{seed}"
+        with soak(folder, "--minutes", str(MINUTES), "--seed", str(seed)) as program:
+            out, _ = program.communicate(timeout=LIMIT_S)
+        if program.returncode != 2:
+            break  # 2: the machine was too busy to measure anything, which says nothing of the daemon
     said = folder.with_suffix(".said").read_text()
     assert program.returncode == 0, said[-8000:]
     told = json.loads(out)
@@ -88,7 +91,7 @@ def test_five_minutes_under_load_and_hurt(tmp_path: Path) -> None:
     assert {way for way, numbers in told["ways"].items() if numbers["records"] > 100} == WAYS
     assert told["history"]["counts"]["table_rows"] > 1000
     assert told["history"]["counts"]["files"] > 20
-    assert left(folder) == []
+    until("everything has ended", lambda: not left(folder), 60)
     assert judged(folder, 0)["history"]["counts"] == told["history"]["counts"]
     _spoil(folder)
 
@@ -134,7 +137,7 @@ def test_an_interrupted_soak_leaves_nothing_behind(number: signal.Signals, tmp_p
         program.send_signal(number)
         program.wait(100)
     assert program.returncode == (2 if number is signal.SIGTERM else -number)
-    until("everything has ended", lambda: not left(folder), 30)
+    until("everything has ended", lambda: not left(folder), 90)
     judged(folder, 2)
 
 

@@ -270,9 +270,31 @@ def test_rows_that_others_added_and_took_out_again_are_not_missed() -> None:
         (1, 3, 3, "invalid"),
         (0, 3, 2, "unknown"),
         (6, 5, 3, "invalid"),
+        (5, 5, 3, "invalid"),
     ):
         left = foreign({0: ((0, 12), (12 + missing, 30))})
         assert one([left], removals=(Removal(99, removed),), additions=added).verdict == verdict, (missing, removed, added)
+
+
+def test_rows_that_were_hidden_and_compacted_away_are_not_missed() -> None:
+    """A compaction takes hidden rows out of the data files and says nothing of it; what nobody hid is lost all the same."""
+    for missing, removals, verdict in (
+        (1, (Removal(99, 0, 1),), "valid"),
+        (2, (Removal(99, 0, 1),), "invalid"),
+        (3, (Removal(98, 0, 1), Removal(99, 2)), "valid"),
+        (1, (Removal(98, 0, 1), Removal(99, 1, -1)), "valid"),
+        (2, (Removal(98, 0, 1), Removal(99, 1, -1)), "invalid"),
+    ):
+        left = foreign({0: ((0, 12), (12 + missing, 30))})
+        assert one([left], removals=removals).verdict == verdict, (missing, removals)
+
+
+def test_of_hidden_rows_some_are_compacted_away() -> None:
+    """Positions tell of the one that is still in a file; the other is in none."""
+    removals = (Removal(99, 0, 2),)
+    for lost, verdict in ((1, "valid"), (2, "invalid")):
+        left = foreign({0: ((0, 5), (6, 12), (12 + lost, 30))})
+        assert one([left], removals=removals, removed={0: ((5, 6),)}).verdict == verdict, lost
 
 
 def test_delete_files_hide_rows() -> None:

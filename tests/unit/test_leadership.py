@@ -259,6 +259,20 @@ def test_l4_a_leader_that_hears_nothing_in_a_long_turn_stands_down_by_its_own_cl
         assert daemon.leadership.holder() is None
 
 
+def test_l4_a_leader_that_took_its_lease_again_still_hears_of_a_newer_one(ground: Ground) -> None:
+    daemon = Timed(ground, "a:1", 11)
+    turn(daemon.leadership)
+    with daemon.leadership.turn():
+        daemon.clock.advance(120)
+        daemon.leadership.unheard()
+        assert daemon.leadership.holder() is None
+    assert turn(daemon.leadership) == 1, "nobody came after it"
+    with daemon.leadership.turn():
+        newer = Leader(ground.log, SeededIds(12), ManualClock(), "b:1", Limits()).take_over()
+        daemon.leadership.heard(newer)
+        assert daemon.leadership.holder() is None
+
+
 def test_two_that_both_believe_in_their_lease_do_not_end_each_others_rounds_for_ever(ground: Ground) -> None:
     one, two = Timed(ground, "a:1", 11), Timed(ground, "b:1", 12)
     turn(one.leadership)

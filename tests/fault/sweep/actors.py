@@ -18,7 +18,8 @@ from tests.fault.sweep.deeds import Orders
 from tests.support.deployment import ROOT
 from tests.support.processes import descendants
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
+"""A JVM may start in it, while other tests have the cores."""
 POLL_S = 0.2
 _CLOCK = SystemClock()
 
@@ -53,6 +54,18 @@ class Actor:
             if self.stopped():
                 self.wake()
         return self.code
+
+    def put_down(self) -> None:
+        """After a case that failed in the middle: the next one needs the host."""
+        if self.code is not None:
+            return
+        for pid in (*(process[0] for process, _ in descendants(self.pid)), self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        while self.code is None:
+            told = self._host.hear(PATIENCE_S)
+            assert told is not None, "a killed actor does not end"
+            self.code = told.get("ended")
 
 
 def standing_below(pid: int) -> list[int]:

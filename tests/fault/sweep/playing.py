@@ -13,6 +13,8 @@ from tests.fault.sweep.playground import LEASE_S, Ground
 from tests.fault.sweep.settled import settle
 
 LAST_POINT = "settled.append.after"
+TOLD_OFF = ("start.append.before", "upkeep.append.before", "condemn.append.before", "deleted.append.before")
+"""What these are about to append meets the successor's EPOCH, whatever else is left to do."""
 _CLOCK = SystemClock()
 
 
@@ -24,10 +26,13 @@ def play(ground: Ground, host: Host, case: Case) -> None:
         _fail_here(ground, case)
     else:
         actor = host.begin(ground.orders(scene.deed, case.fault, scene.arguments))
-        if case.action == "pause":
-            _pause(ground, actor, case)
-        else:
-            _end(ground, case, actor.end())
+        try:
+            if case.action == "pause":
+                _pause(ground, actor, case)
+            else:
+                _end(ground, case, actor.end())
+        finally:
+            actor.put_down()
     settle(ground, scene, case.fault)
 
 
@@ -74,7 +79,7 @@ def _check_stood_down(ground: Ground, case: Case, code: int, successor: Daemon) 
         # A command that has nothing more to do than to look for more begins anew, with a lease and an epoch of its own.
         assert (code, "step down" in output) == (UNTOLD, True) or case.point == LAST_POINT, f"exit code {code}: {output}"
         return
-    ends = ("Deposed",) if case.scene.woken == "deposed" else ("Deposed", None)
+    ends = ("Deposed",) if case.scene.woken == "deposed" or case.point in TOLD_OFF else ("Deposed", None)
     assert told["error"] in ends, f"it ended with {told}; {output}"
     ledger = successor.application.ledger()
     assert ledger.epoch == successor.application.leader.epoch, "nobody took the leadership from its successor"

@@ -171,11 +171,11 @@ def _keep_all(ground: Ground) -> None:
 
 
 def _too_old(ground: Ground) -> None:
-    """Records of six hours ago, and of an hour ago; two hours are kept."""
+    """Records of six hours ago, and of an hour ago; four hours are kept: a scene that was prepared once is played hours later, too."""
     for name, hours in (("retired", -6.0), ("younger", -1.0)):
         ground.send(name, rounds=2, hours=hours, places=ARCHIVED)
         ground.archive(hours=hours)
-    _keep(ground, "2h")
+    _keep(ground, "4h")
 
 
 def _retired(ground: Ground, daemon: Daemon) -> None:

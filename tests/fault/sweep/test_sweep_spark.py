@@ -16,7 +16,7 @@ from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fi
 
 PREFIXES = ("round.", "archive.", "written.", "complete.", "table.", "committed.", "settled.")
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(480)]
 
 
 @pytest.fixture(scope="module")

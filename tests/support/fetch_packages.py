@@ -1,0 +1,23 @@
+"""Fetches the Java packages that tests use, unless they are there: `python -m tests.support.fetch_packages`.
+
+Before the tests, so that a slow network counts against none of them.
+"""
+
+from __future__ import annotations
+
+from archiver.catalog.engines import SPARK_PACKAGES
+from tests.support import real_registry, rest_catalog
+from tests.support.event_judge import AVRO_OF, judge
+from tests.support.maven import jars
+
+
+def main() -> None:
+    """All of them, one after the other."""
+    for packages in (rest_catalog.PACKAGES, SPARK_PACKAGES, (real_registry.ARCHIVE,)):
+        jars(*packages)
+    for release in AVRO_OF:
+        judge(release)
+
+
+if __name__ == "__main__":
+    main()
