@@ -139,6 +139,6 @@ bench-deep-audit: java $(INSTALLED)  ## Measure the deep audit beside refinement
 bench-growth: $(INSTALLED)  ## Measure what a commit costs after 100, 1,000 and 10,000 commits (hours)
 	$(BIN)/python -m bench.growth --output bench/results/growth.json
 
-clean:  ## Remove the environment and everything generated outside version control
+clean:  ## Remove the environment, builds and caches (but for .cache and demo-data)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

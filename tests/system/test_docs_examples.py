@@ -42,6 +42,7 @@ def test_the_quick_start(tmp_path: Path) -> None:
 
 _FOR_READERS = {
     "what-fails-what-you-see-what-you-do",
+    "foreign-hands",
     "findings-by-id",
     "erasure-on-request",
     "the-catalog-is-gone",
