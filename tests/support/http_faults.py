@@ -15,13 +15,16 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
+
+from tests.support.processes import until
 
 Operation = Literal["config", "load", "namespace", "create", "swap", "evolve", "other"]
 
 DRIP_S = 0.05
 UPSTREAM_TIMEOUT_S = 60
+ENDS_S = 30.0
 
 
 class Play(enum.Enum):
@@ -169,10 +172,6 @@ class HttpFaults:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def setup(self) -> None:
-                super().setup()
-                proxy._sockets.add(self.connection)
-
             def _take(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
@@ -186,6 +185,14 @@ class HttpFaults:
         class Server(ThreadingHTTPServer):
             daemon_threads = True
 
+            def process_request(self, request: Any, client_address: Any) -> None:
+                proxy._sockets.add(request)
+                super().process_request(request, client_address)
+
+            def shutdown_request(self, request: Any) -> None:
+                super().shutdown_request(request)
+                proxy._sockets.discard(request)
+
             def handle_error(self, request: object, client_address: object) -> None:
                 """A client that gave up is none."""
 
@@ -198,7 +205,8 @@ class HttpFaults:
         self._server.server_close()
         for connection in list(self._sockets):
             _reset(connection)
-        self._sockets.clear()
+        # A thread that has not noticed would still take a request, and answer it.
+        until("the connections have ended", lambda: not self._sockets, ENDS_S)
 
     def _fault_for(self, operation: Operation) -> Fault | None:
         with self._lock:
