@@ -72,7 +72,8 @@ class DaemonSettings(Group):
     it gives up until its next time."""
     confirm_max: Annotated[Duration, Field(gt=0, le=86400)] = 60.0
     """How long the daemon goes on holding the lease when it cannot read the control log, or its look at the logs hangs or has to wait for
-    others who read, by its own clock; then it stands down, so that another one can lead. One that was deposed although it held the lease leaves the newer leader alone for as long."""
+    others who read, by its own clock; then it stands down, so that another one can lead. One that was deposed although it held the lease
+    leaves the newer leader alone for as long."""
     silence_max: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 900.0
     """A round of archiving that makes no progress for so long is told as the check `tick`, and the daemon is not ready."""
     history: Annotated[Duration, Field(ge=60, le=7 * 86400)] = 6 * 3600.0
