@@ -174,6 +174,8 @@ class SparkSessions:
 
     def _start(self) -> SparkSession:
         logging.getLogger().addFilter(_is_not_py4j)  # adding it again does nothing
+        if (process := _process()) is not None and process.poll() is not None:
+            _reset()  # Its JVM ended in the hands of somebody else in this process, who has not noticed.
         if SparkContext._active_spark_context is not None:
             self._borrowed = True
             return SparkSession.builder.getOrCreate()

@@ -42,6 +42,35 @@ def test_a_start_that_fails_again_after_the_jvm_died_says_the_same(tmp_path: Pat
     assert done.stdout.split() == ["True", "1"] * 3, done.stdout
 
 
+UNNOTICED = """
+import os
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions, _process
+
+settings = SparkSettings(master="local[1]", driver_memory="600m")
+first = SparkSessions(settings, os.environ)
+first.session()
+machine = _process()
+machine.kill()
+machine.wait(20)
+print(SparkSessions(settings, os.environ).session().range(3).count(), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_a_session_is_started_anew_where_another_has_lost_the_jvm_and_not_noticed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", UNNOTICED],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["3"]), done.stderr[-2000:]
+
+
 @pytest.mark.parametrize(("seconds", "timeout_s", "code"), [("60", 0.2, -9), ("0", 60.0, None)], ids=["too long", "in time"])
 def test_a_start_has_an_end(seconds: str, timeout_s: float, code: int | None) -> None:
     gateways: Any = java_gateway
