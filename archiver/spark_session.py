@@ -109,7 +109,7 @@ class SparkSessions:
         self._environ = os.environ if environ is None else environ
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
-        self._borrowed = False
+        self._borrowed = True  # until this object starts one: what runs before is somebody else's, and is not ended from here
 
     def session(self) -> SparkSession:
         """A session that answers.
