@@ -59,9 +59,7 @@ class Actor:
         """After a case that failed in the middle: the next one needs the host."""
         if self.code is not None:
             return
-        for pid in (*(process[0] for process, _ in descendants(self.pid)), self.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_with_descendants(self.pid)
         while self.code is None:
             told = self._host.hear(PATIENCE_S)
             assert told is not None, "a killed actor does not end"
@@ -71,6 +69,13 @@ class Actor:
 def standing_below(pid: int) -> list[int]:
     """The descendants of a process that a signal has stopped."""
     return [process[0] for process, _ in descendants(pid) if _state(process[0]) == "T"]
+
+
+def _kill_with_descendants(root: int) -> None:
+    """The descendants first: one that is stopped would outlive its parent."""
+    for pid in (*(process[0] for process, _ in descendants(root)), root):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _state(pid: int) -> str:
@@ -96,9 +101,7 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
-        for pid in (*(process[0] for process, _ in descendants(self._process.pid)), self._process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _kill_with_descendants(self._process.pid)
         self._process.wait(PATIENCE_S)
         self._process.stdin.close()
         self._process.stdout.close()
