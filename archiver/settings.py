@@ -16,19 +16,18 @@ from pydantic import Field, ValidationError, model_validator
 from archiver.errors import ConfigInvalid, no_topic
 from archiver.redaction import hide, secrets_of
 from archiver.settings_daemon import DaemonSettings, FileSourceSettings, HttpSettings, MetricsSettings, SourceSettings
+from archiver.settings_data import DataSettings
 from archiver.settings_groups import (
     CatalogSettings,
     CleanupSettings,
-    DataSettings,
     EventSettings,
     IntakeSettings,
     LogSettings,
-    MetadataSettings,
     SparkSettings,
-    SqliteSettings,
     TestingSettings,
 )
 from archiver.settings_load import explain, problems_of, read_document
+from archiver.settings_metadata import MetadataSettings, SqliteSettings
 from archiver.settings_registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
 from archiver.settings_topics import ArchiveSettings, ProtosSettings, SchemaSettings, TopicArchiveSettings, TopicSettings
 from archiver.settings_types import Group, Located, Surroundings

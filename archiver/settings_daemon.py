@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from archiver.settings_groups import LATER
-from archiver.settings_types import Duration, GlobPath, Group, Listen, Located, Secret, Size, TopicName
+from archiver.settings_types import LATER, Duration, GlobPath, Group, Listen, Located, Secret, Size, TopicName
 
 
 class HttpSettings(Group):

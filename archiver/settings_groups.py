@@ -13,12 +13,9 @@ from pydantic import ConfigDict, Field, SecretStr, StrictBool, StrictInt, Valida
 
 from archiver.settings_types import (
     SECRET_SCHEMA,
-    DataUri,
     Duration,
-    FilePath,
     Group,
     Located,
-    Secret,
     Size,
     is_reference,
     reveal,
@@ -27,65 +24,6 @@ from archiver.settings_types import (
 
 _SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|access[._-]?key|private[._-]?key", re.IGNORECASE)
 _USER_IN_URL = re.compile(r"://[^/@]+@")
-LATER = "this version does not have it yet"
-
-
-class DataSettings(Group):
-    """The object store: where intake files, archives and table metadata are kept."""
-
-    uri: DataUri
-    """Root of everything that is stored. A plain path is a local folder, relative to the configuration file; so is `file:///path`.
-    `s3://bucket/prefix` comes with a later version."""
-    endpoint: str | None = None
-    """Address of an S3 server other than AWS. Comes with `s3://`."""
-    region: str | None = None
-    """Region of the bucket. Comes with `s3://`."""
-    path_style: StrictBool = False
-    """Whether the bucket stands in the path instead of the host name. Comes with `s3://`."""
-    access_key_id: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`. Comes with `s3://`."""
-    secret_access_key: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`. Comes with `s3://`."""
-
-    @model_validator(mode="after")
-    def _only_local(self) -> Self:
-        scheme = self.uri.partition("://")[0]
-        if scheme in ("s3", "s3a"):
-            raise Located([(("uri",), f"S3: {LATER}; use a local folder: file:///path")])
-        if scheme != "file":
-            raise Located([(("uri",), f"there is no object store for {scheme}://; use a local folder: file:///path")])
-        given = [name for name in ("endpoint", "region", "access_key_id", "secret_access_key") if getattr(self, name) is not None]
-        if given or self.path_style:
-            name = (given or ["path_style"])[0]
-            raise Located([((name,), f"belongs to s3:// and {LATER}; remove it")])
-        return self
-
-
-class SqliteSettings(Group):
-    """The embedded metadata store: one SQLite file for both logs, for one machine."""
-
-    path: FilePath
-    """The database file, on a local disk (never a network file system: its locks cannot be trusted). Created if missing."""
-    busy_timeout: Annotated[Duration, Field(gt=0, le=600)] = 30.0
-    """How long an append waits for another process's transaction before it counts as *nothing happened*. Transactions take
-    milliseconds, so half a minute means a stuck disk."""
-
-
-class MetadataSettings(Group):
-    """The metadata store: where the logs are. Exactly one of the keys."""
-
-    sqlite: SqliteSettings | None = None
-    """The embedded store."""
-    etcd: dict[str, Any] | None = Field(default=None, repr=False)
-    """An etcd cluster (`addresses`, `tls`). Comes with a later version."""
-
-    @model_validator(mode="after")
-    def _one_store(self) -> Self:
-        if self.etcd is not None:
-            raise Located([(("etcd",), f"etcd: {LATER}; use sqlite: {{path: FILE}}")])
-        if self.sqlite is None:
-            raise Located([((), "names no metadata store; add sqlite: {path: FILE}")])
-        return self
 
 
 Property = Annotated[

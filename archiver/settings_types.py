@@ -26,6 +26,7 @@ _MESSAGE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})", re.ASCII)
 _COLUMN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+LATER = "this version does not have it yet"
 TOPIC_NAME_MAX = 249
 SUBJECT_MAX = 1024
 COLUMN_NAME_MAX = 255
