@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.deployment import ROOT
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
-from tests.support.spoiled_history import END, GAP, SPOILINGS, History, Spoiling
+from tests.support.spoiled_history import END, GAP, ROWS, SPOILINGS, History, Spoiling
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 DOCUMENTS = dict[str, dict[tuple[str, int], Any]]
@@ -59,6 +59,12 @@ def test_rows_that_somebody_compacted_and_deleted(documents: DOCUMENTS) -> None:
     assert (found["removed"], found["missing"], found["pending"]) == ([[2, 4], [11, 12]], [], [[20, 30]])
     assert f"offsets 2 to 3, 11 were removed by somebody else's snapshot {snapshot_id}" in found["why"]
     assert documents["good fast"]["clicks", 0]["verdict"] == "unknown"
+
+
+def test_what_retention_has_taken_is_not_missed(documents: DOCUMENTS) -> None:
+    found = documents["good deep"]["aged", 0]
+    assert (found["verdict"], found["why"], found["proof"]) == ("valid", None, "rows")
+    assert (found["start"], found["watermark"], found["rows"], found["missing"], found["removed"]) == (ROWS, 2 * ROWS, ROWS, [], [])
 
 
 @pytest.mark.parametrize(("number", "one"), list(enumerate(SPOILINGS)), ids=lambda one: one.name if isinstance(one, Spoiling) else "")

@@ -1,7 +1,8 @@
 """A history as a deployment really has it, and one kind of damage for each partition of its largest topic.
 
 The good one: a Protobuf topic whose schema changes half-way, with transactions that were aborted, intake files that were cleaned away; a
-topic whose table somebody else compacted, then deleted from; one with archives only; one whose last archives wait for their catalog.
+topic whose table somebody else compacted, then deleted from; one with archives only; one whose last archives wait for their catalog; one
+whose first archive is gone because its retention was over.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ END = ROUNDS * ROWS + 3
 STRANGER = 99
 """A partition that the topic does not have."""
 MINUTE_US = 60_000_000
+HOUR_S = 3600.0
 
 
 @dataclass
@@ -223,12 +225,33 @@ class History:
             },
             {"name": "clicks", "partitions": 1, "archive": {**archive, "table": "shop.clicks"}},
             {"name": "files", "partitions": 2, "archive": {"kind": "parquet"}},
+            {"name": "aged", "partitions": 1, "retention": "2h", "archive": {**archive, "table": "shop.aged"}},
         ]
         self.deployment = Deployment(root, overrides={"topics": topics})
+        self._aged()
         for number in range(ROUNDS):
             self._round(number)
         rewrite(self.deployment, "replace", table="shop.clicks")
         self.hidden_by = hide(self.deployment, lambda offset: offset in (2, 3, 11), "shop.clicks")
+
+    def _aged(self) -> None:
+        """Two archives; then retention takes the first of them out of ledger, table and, after the grace, the store."""
+        with Driver(self.deployment) as driver:
+            noon_s = _until_noon_s(driver)
+            for hours in (-8.0, -5.6):
+                driver.clock.ahead_s = noon_s + hours * HOUR_S
+                driver.send("aged", [f"{hours} {row}".encode() for row in range(ROWS)], 0)
+                driver.archive()
+            first = self._archives(driver)[0]
+            for hours in (-5.5, -5.0, -3.9):
+                driver.clock.ahead_s = noon_s + hours * HOUR_S
+                driver.application.cleaning(driver.told.append).run()
+            left = self._archives(driver)
+            assert len(left) == 1 and first not in left, left
+
+    @staticmethod
+    def _archives(driver: Driver) -> list[str]:
+        return [info.key for info in driver.application.objects.list(f"archive/{driver.topic_id('aged')}/data/")]
 
     def _round(self, number: int) -> None:
         if number == 1:
