@@ -1,8 +1,10 @@
 """What a deep audit reads per second, beside what refinement writes per second from the same records on the same session.
 
-`python -m bench.deep_audit [--rows N] [--output FILE]` (Java needed). Records are orders of about 140 bytes, in four partitions.
-Each step is measured once, after a small round of the same kind has warmed the session up; the ratio is what can be compared between
-machines.
+Records are orders of about 140 bytes, in four partitions. A small round warms the session up. Then rounds of the same size: send, refine,
+audit the whole table, whose intake is still there; at last the intake is removed, and the whole is audited as often again. The ratio to
+refinement is what can be compared between machines. Java is needed.
+
+    python -m bench.deep_audit [--quick] [--rows 400000] [--rounds 3] [--output bench/results/deep_audit.json]
 """
 
 from __future__ import annotations
@@ -10,8 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
+import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +34,34 @@ WARM_ROWS = 2_000
 PARTITIONS = 4
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    rows: int
+    """Of each round."""
+    rounds: int
+
+
 def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few rows: shows that it works, the numbers mean little")
+    parser.add_argument("--rows", type=int, default=400_000, help="of each round")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path)
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = measured(Path(folder), asked.rows)
+    options = parser.parse_args()
+    sizes = Sizes(1_000, 2) if options.quick else Sizes(options.rows, options.rounds)
+    with tempfile.TemporaryDirectory(prefix="bench-deep-audit-") as folder:
+        found = measured(Path(folder), sizes)
     text = json.dumps(found, indent=2)
     print(text)
-    if asked.output is not None:
-        asked.output.write_text(text + "\n", encoding="utf-8")
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
 
 
-def measured(folder: Path, rows: int) -> dict[str, Any]:
+def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """One deployment, from sending to auditing."""
     topic = {
         "name": "orders",
@@ -50,31 +70,82 @@ def measured(folder: Path, rows: int) -> dict[str, Any]:
         "archive": {"kind": "iceberg", "catalog": "local", "table": "shop.orders"},
     }
     deployment = Deployment(folder / "d", overrides={"topics": [topic]})
+    refine, fast, deep, alone = Rates(), Rates(), Rates(), Rates()
     with Application(load_settings(deployment.config, {}), os.environ) as application:
         send(application, WARM_ROWS)
         application.archiving(_nothing).run(None, everything=True)
-        application.audit(None, deep=True)
-        send(application, rows)
-        refine_s = timed(lambda: application.archiving(_nothing).run(None, everything=True))
-        fast_s = timed(lambda: application.audit(None))
-        documents: list[dict[str, Any]] = []
-        deep_s = timed(lambda: documents.append(application.audit(None, deep=True)))
+        audited(application, WARM_ROWS)
+        whole = WARM_ROWS
+        for _ in range(sizes.rounds):
+            send(application, sizes.rows)
+            whole += sizes.rows
+            refine.add(sizes.rows, lambda: application.archiving(_nothing).run(None, everything=True))
+            fast.add(whole, lambda: application.audit(None))
+            deep.add(whole, lambda whole=whole: audited(application, whole))
         for file in (deployment.data / "intake").rglob("*.parquet"):
             file.unlink()
-        alone_s = timed(lambda: documents.append(application.audit(None, deep=True)))
-    assert all(document["verdict"] == "valid" for document in documents), documents
-    whole = rows + WARM_ROWS
+        for _ in range(sizes.rounds):
+            alone.add(whole, lambda: audited(application, whole))
     return {
-        "rows": rows,
-        "cores": os.cpu_count(),
+        "what": "rows a deep audit reads per second, beside those that refinement writes on the same session; rounds of both in turns",
+        "rows_per_round": sizes.rows,
+        "rounds": sizes.rounds,
+        "refine_rows_per_s": refine.spread(),
+        "fast_audit_s": fast.seconds(),
+        "deep_with_intake_rows_per_s": deep.spread(),
+        "deep_rows_per_s": alone.spread(),
+        "deep_with_intake_to_refine": deep.to(refine),
+        "deep_to_refine": alone.to(refine),
         "load": round(os.getloadavg()[0], 1),
-        "refine_rows_per_s": round(rows / refine_s),
-        "fast_audit_s": round(fast_s, 2),
-        "deep_rows_per_s": round(whole / alone_s),
-        "deep_with_intake_rows_per_s": round(whole / deep_s),
-        "deep_to_refine": round(whole / alone_s / (rows / refine_s), 2),
-        "deep_with_intake_to_refine": round(whole / deep_s / (rows / refine_s), 2),
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version(), "pyspark": version("pyspark"), "pyarrow": version("pyarrow")},
     }
+
+
+class Rates:
+    """One step, repeated."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._seconds: list[float] = []
+
+    def add(self, rows: int, work: Callable[[], object]) -> None:
+        """Do it once."""
+        began = time.perf_counter()
+        work()
+        self._seconds.append(time.perf_counter() - began)
+        self._rows.append(rows)
+
+    def rates(self) -> list[float]:
+        """Rows per second of each time."""
+        return [rows / seconds for rows, seconds in zip(self._rows, self._seconds, strict=True)]
+
+    def spread(self) -> dict[str, float]:
+        """Of the rates."""
+        return _spread(self.rates(), 0)
+
+    def seconds(self) -> dict[str, float]:
+        """Of the times."""
+        return _spread(self._seconds, 3)
+
+    def to(self, other: Rates) -> dict[str, float]:
+        """Of the ratios, each with the other's of the same round."""
+        return _spread([one / two for one, two in zip(self.rates(), other.rates(), strict=True)], 2)
+
+
+def _spread(values: Sequence[float], digits: int) -> dict[str, float]:
+    return {
+        "min": round(min(values), digits),
+        "median": round(statistics.median(values), digits),
+        "max": round(max(values), digits),
+    }
+
+
+def audited(application: Application, rows: int) -> None:
+    """One deep audit, which must find everything."""
+    document = application.audit(None, deep=True)
+    assert document["verdict"] == "valid", document
+    assert sum(item["rows"] for item in document["partitions"]) == rows, document
 
 
 def send(application: Application, rows: int) -> None:
@@ -85,13 +156,6 @@ def send(application: Application, rows: int) -> None:
             values = pa.array([order(one, f"customer {one % 977}", lines=8) for one in numbers], pa.binary())
             writer.send_batch("orders", pa.RecordBatch.from_pydict({"value": values}), number % PARTITIONS)
         writer.flush()
-
-
-def timed(work: Any) -> float:
-    """Seconds that it takes."""
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
 
 
 def _nothing(_: str) -> None:

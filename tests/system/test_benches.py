@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+TIMEOUT_S = 400
 
 
 def measured(bench: str, tmp_path: Path) -> dict[str, Any]:
     output = tmp_path / "results" / "bench.json"
     command = [sys.executable, "-W", "error", "-m", f"bench.{bench}", "--quick", "--output", str(output)]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
     assert json.loads(done.stdout) == document
@@ -122,9 +123,23 @@ def test_growth(tmp_path: Path) -> None:
             assert then["metadata_log"] == min(commits, 100)
             # The 25th merges, and is one of those that are merged.
             assert then["manifests"] == commits % 25 + commits // 25
-            for cost in (window["window"], window["between"]):
+            for cost in (window["window"], window["young"], window["between"]):
                 assert cost["commits"] > 0
                 # The metadata file is read for the look, the swap and the proof, and written once; so are manifest and manifest list.
                 assert cost["requests"] >= 6
                 assert cost["bytes_read"] > cost["bytes_written"] > 4096
         assert set(table["growth"]) == {"bytes", "requests", "p50", "cpu_p50", "ledger_cpu_p50", "reached"}
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_deep_audit(tmp_path: Path) -> None:
+    document = measured("deep_audit", tmp_path)
+    for what in ("refine_rows_per_s", "fast_audit_s", "deep_with_intake_rows_per_s", "deep_rows_per_s"):
+        check_spread(document[what])
+    # A ratio is one of two rates of the same run, so its range cannot leave what their ranges allow.
+    for kind in ("deep", "deep_with_intake"):
+        ratio, rates, refine = document[f"{kind}_to_refine"], document[f"{kind}_rows_per_s"], document["refine_rows_per_s"]
+        check_spread(ratio)
+        assert rates["min"] / refine["max"] - 0.01 <= ratio["min"]
+        assert ratio["max"] <= rates["max"] / refine["min"] + 0.01
