@@ -16,10 +16,11 @@ from archiver.catalog.tables import Prepared, SwapOutcome, TableView
 from archiver.clock import SystemClock
 from archiver.errors import CatalogAway, KeyExists, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds
-from tests.contract.test_tables import loaded, one_file, prepared
+from tests.contract.test_tables import one_file, prepared
 from tests.contract.test_tables_evolve import with_column
 from tests.support.http_faults import Fault, HttpFaults, Play
 from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.table_catalogs import loaded
 from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, schema_json, target_in
 
 pytestmark = pytest.mark.spark  # needs Java

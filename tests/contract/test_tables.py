@@ -16,29 +16,14 @@ from sqlalchemy.exc import OperationalError
 
 from archiver.catalog import merging
 from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import stream_fields, table_properties
+from archiver.catalog.layout import stream_fields
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Prepared, SwapOutcome, Tables, TableView
 from archiver.errors import ConfigInvalid, Halt, KeyExists, RetryLater
 from archiver.events.types import DataFile
 from archiver.ids import SeededIds
-from tests.support.rest_catalog import rest_catalog  # noqa: F401 - a fixture
-from tests.support.table_catalogs import KINDS, REAL, client, opened, real_tables, sql_tables
+from tests.support.table_catalogs import client, loaded, made, sql_tables
 from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, data_file, schema_json, target_in
-
-
-@pytest.fixture(params=KINDS)
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
-    found = opened(request, tmp_path)
-    yield found
-    found.close()
-
-
-@pytest.fixture(params=REAL)
-def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergTables]:
-    found = real_tables(request, tmp_path)
-    yield found
-    found.close()
 
 
 @pytest.fixture
@@ -46,17 +31,6 @@ def sql(tmp_path: Path) -> Iterator[IcebergTables]:
     found = sql_tables(tmp_path)
     yield found
     found.close()
-
-
-def made(tables: Tables, folder: Path) -> TableView:
-    target = target_in(folder)
-    return tables.create(IDENTIFIER, target.location, schema_json(), "day", table_properties(CLUSTER_ID, TOPIC_ID, "flights"))
-
-
-def loaded(tables: Tables) -> TableView:
-    view = tables.load(IDENTIFIER)
-    assert view is not None
-    return view
 
 
 def one_file(view: TableView, base: int, end: int, partition: int = 0) -> DataFile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,37 +12,11 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
 from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import stream_fields, table_properties
+from archiver.catalog.layout import stream_fields
 from archiver.catalog.tables import Evolved, Prepared, SwapOutcome, Tables, TableView
 from archiver.errors import Halt
-from tests.support.rest_catalog import rest_catalog  # noqa: F401 - a fixture
-from tests.support.table_catalogs import KINDS, REAL, client, opened, real_tables
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, data_file, schema_json, target_in
-
-
-@pytest.fixture(params=KINDS)
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
-    found = opened(request, tmp_path)
-    yield found
-    found.close()
-
-
-@pytest.fixture(params=REAL)
-def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergTables]:
-    found = real_tables(request, tmp_path)
-    yield found
-    found.close()
-
-
-def made(tables: Tables, folder: Path) -> TableView:
-    target = target_in(folder)
-    return tables.create(IDENTIFIER, target.location, schema_json(), "day", table_properties(CLUSTER_ID, TOPIC_ID, "flights"))
-
-
-def loaded(tables: Tables) -> TableView:
-    view = tables.load(IDENTIFIER)
-    assert view is not None
-    return view
+from tests.support.table_catalogs import client, loaded, made
+from tests.support.tables import IDENTIFIER, data_file
 
 
 def prepared(tables: Tables, view: TableView, base: int, end: int) -> Prepared:

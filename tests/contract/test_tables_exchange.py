@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,9 @@ from archiver.catalog.layout import stream_fields
 from archiver.catalog.tables import SwapOutcome, Tables, TableView
 from archiver.errors import RetryLater
 from archiver.events.types import DataFile
-from tests.contract.test_tables import append, loaded, made, one_file
-from tests.support.rest_catalog import rest_catalog  # noqa: F401 - a fixture
-from tests.support.table_catalogs import KINDS, opened
+from tests.contract.test_tables import append, one_file
+from tests.support.table_catalogs import loaded, made
 from tests.support.tables import data_file
-
-
-@pytest.fixture(params=KINDS)
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
-    found = opened(request, tmp_path)
-    yield found
-    found.close()
 
 
 def exchanged(view: TableView, base: int, end: int) -> tuple[str, DataFile]:

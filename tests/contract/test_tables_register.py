@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,8 @@ from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, TableView
 from archiver.errors import KeyExists, RetryLater, TopicHalted
 from archiver.schema.past import ids_of
 from tests.support.foreign_hands import compact, iceberg_tables, view_of
-from tests.support.rest_catalog import rest_catalog  # noqa: F401 - a fixture
-from tests.support.table_catalogs import REAL, client, real_tables
+from tests.support.table_catalogs import client
 from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, FaultyTables, SwapFault, schema_json, target_in
-
-
-@pytest.fixture(params=REAL)
-def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergTables]:
-    found = real_tables(request, tmp_path)
-    yield found
-    found.close()
 
 
 def registered(tables: IcebergTables, folder: Path) -> TableView:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +10,8 @@ from pyiceberg.table import Table
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import SwapOutcome, Tables
 from archiver.errors import RetryLater
-from tests.contract.test_tables import append, loaded, made, named, one_file
-from tests.support.rest_catalog import rest_catalog  # noqa: F401 - a fixture
-from tests.support.table_catalogs import KINDS, opened
-
-
-@pytest.fixture(params=KINDS)
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
-    found = opened(request, tmp_path)
-    yield found
-    found.close()
+from tests.contract.test_tables import append, named, one_file
+from tests.support.table_catalogs import loaded, made
 
 
 def ranges(tables: Tables) -> list[tuple[int | None, int | None]]:

@@ -2,53 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import PARTITION_BY, stream_fields, table_properties
+from archiver.catalog.layout import PARTITION_BY, stream_fields
 from archiver.catalog.tables import Evolved, SpecView, SwapOutcome, Tables, TableView
 from archiver.errors import Halt
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity, archive_key
-from tests.support.rest_catalog import rest_catalog  # noqa: F401 - a fixture
-from tests.support.table_catalogs import KINDS, REAL, client, opened, real_tables
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, data_file, schema_json, target_in
+from tests.support.table_catalogs import client, loaded, made
+from tests.support.tables import IDENTIFIER, TOPIC_ID, data_file
 
 DAY, HOUR, MONTH = 20_000, 480_000, 657
-
-
-@pytest.fixture(params=KINDS)
-def tables(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tables]:
-    found = opened(request, tmp_path)
-    yield found
-    found.close()
-
-
-@pytest.fixture(params=REAL)
-def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergTables]:
-    found = real_tables(request, tmp_path)
-    yield found
-    found.close()
 
 
 @pytest.fixture
 def view(tables: Tables, tmp_path: Path) -> TableView:
     """A table by day."""
     return made(tables, tmp_path)
-
-
-def made(tables: Tables, folder: Path) -> TableView:
-    target = target_in(folder)
-    return tables.create(IDENTIFIER, target.location, schema_json(), "day", table_properties(CLUSTER_ID, TOPIC_ID, "flights"))
-
-
-def loaded(tables: Tables) -> TableView:
-    found = tables.load(IDENTIFIER)
-    assert found is not None
-    return found
 
 
 def archive(view: TableView, granularity: Granularity, value: int, base: int, spec_id: int) -> DataFile:

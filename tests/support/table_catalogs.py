@@ -8,12 +8,13 @@ import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
 from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.layout import table_properties
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.tables import Tables
+from archiver.catalog.tables import Tables, TableView
 from archiver.clock import ManualClock
 from archiver.ids import SeededIds
 from tests.support.rest_catalog import RestCatalog
-from tests.support.tables import START_US
+from tests.support.tables import CLUSTER_ID, IDENTIFIER, START_US, TOPIC_ID, schema_json, target_in
 
 _REST = pytest.param("rest", marks=pytest.mark.spark)
 """Marked, as everything is that needs Java."""
@@ -51,6 +52,19 @@ def client(folder: Path) -> Catalog:
     if _address(folder).exists():
         return load_catalog("local", type="rest", uri=_address(folder).read_text())
     return load_catalog("local", type="sql", uri=f"sqlite:///{folder}/catalog/catalog.db?timeout=60")
+
+
+def made(tables: Tables, folder: Path) -> TableView:
+    """A new table by day."""
+    properties = table_properties(CLUSTER_ID, TOPIC_ID, "flights")
+    return tables.create(IDENTIFIER, target_in(folder).location, schema_json(), "day", properties)
+
+
+def loaded(tables: Tables) -> TableView:
+    """The table, as it is now."""
+    found = tables.load(IDENTIFIER)
+    assert found is not None
+    return found
 
 
 def _address(folder: Path) -> Path:
