@@ -348,6 +348,11 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *
     gone = missing + sum(total(found.removed) for found in findings)
     explained = missing == dropped - table.additions or gone == dropped + hidden - table.additions
     for found in findings:
+        later = _appended_later(table, found)
+        if later:
+            explained = False
+            found.wrong.append(f"somebody else's {by} came before offsets {_shown(later)} were in the table, and cannot have removed them")
+    for found in findings:
         if explained and found.missing:
             found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
             found.removed, found.missing = merge([*found.removed, *found.missing]), ()
@@ -356,6 +361,15 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *
         elif not explained and gone < removed:
             found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing")
     return True
+
+
+def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, ...]:
+    """What is missing of that which came into the table after every removal."""
+    ends = [None if one.below is None else one.below.get(found.view.partition, 0) for one in table.removals]
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends):
+        return ()
+    return subtract(found.missing, merge([(0, max(known, default=0))]))
 
 
 def _judge_lost(found: PartitionFinding, archived_to: int) -> None:

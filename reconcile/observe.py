@@ -8,7 +8,7 @@ topic's table stop the others.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from archiver.stream.seal import check_seal
 from intake.backlog import Backlog
 from intake.fold import TopicState
 from reconcile.coverage import Range, merge, total
+from reconcile.lines import lacks
 from reconcile.manifests import DeleteFile, snapshot_files
 from reconcile.views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
 
@@ -142,11 +143,32 @@ class Observer:
             watermarks=known,
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
             files=tuple(self._file(state, file, sizes, gaps) for file in live),
-            removals=foreign_removals(view),
+            removals=self._removals(state, ledger, tables, view, live, known or {}),
             additions=sum(rows for _, rows in foreign_additions(view)),
             has_deletes=any(file.has_deletes for file in live) and deletes is None,
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
+
+    @staticmethod
+    def _removals(
+        state: TopicState, ledger: TopicLedger, tables: Tables, view: TableView, live: Sequence[LiveFile], known: Mapping[int, int]
+    ) -> tuple[Removal, ...]:
+        """Those of the current snapshot's history, each with the offsets it can have been of.
+
+        Behind the place where expiry cut the lineage there may also be snapshots that were rolled back, or are a branch's: they lack a file
+        that the current snapshot has had since before them.
+        """
+        lineage = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in view.lineage()}
+        numbers = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in view.snapshots}
+        found: list[Removal] = []
+        for one in foreign_removals(view):
+            at = numbers[one.snapshot_id]
+            if one.snapshot_id not in lineage and lacks(tables.live_files(view, one.snapshot_id), live, at):
+                continue
+            ends = {number: max(ledger.watermark(number), known.get(number, 0)) for number in range(state.partitions)}
+            below = {number: ledger.past.lowest(number, end, at) for number, end in ends.items()}
+            found.append(replace(one, below=below if at >= ledger.past.exact_since else None))
+        return tuple(found)
 
     def _files(self, state: TopicState, tables: Tables, view: TableView) -> tuple[list[LiveFile], tuple[DeleteFile, ...] | None]:
         """The current snapshot's data files, and its delete files if those are known."""

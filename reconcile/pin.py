@@ -100,8 +100,9 @@ def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) 
         return f"nothing of it is deleted: {line.why}"
     if segment.end <= line.watermarks[partition]:
         return (
-            f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; "
-            "a rollback to it would need the file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age)"
+            f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; a rollback to it would need the "
+            "file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age); one by which somebody else "
+            "removed rows stays until somebody expires it"
         )
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):

@@ -120,6 +120,8 @@ class Removal:
     """How many fewer than before in data files, by the snapshot's summary."""
     hidden: int = 0
     """How many more it hid behind position-delete files; fewer than none where it took such files away."""
+    below: Mapping[int, int] | None = None
+    """Per partition, where the table ended then: it took nothing from there on. None if the ledger does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from archiver.catalog.choose import Choice, choose, complete_since
 from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
 from archiver.catalog.expiry import expired
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, stream_fields
+from archiver.catalog.layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, missing_bounds, stream_fields
 from archiver.catalog.retire import below_start
 from archiver.catalog.specs import left_by_us
 from archiver.catalog.swap import swap
@@ -321,7 +321,7 @@ class Committer:
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
-            return {**stamp, **taken_over, WATERMARKS: evidence.to_json()}
+            return {**stamp, **taken_over, **missing_bounds(view.properties), WATERMARKS: evidence.to_json()}
 
         try:
             return self._tables.prepare(
@@ -368,8 +368,10 @@ def _must_be_idle(target: TableTarget, ledger: TopicLedger) -> None:
 
 
 def _dead(request: Prepared, view: TableView) -> bool:
-    """Rule C6: a request of unknown outcome can land only while the base it asserted stands."""
-    return view.snapshot_id != request.base_snapshot_id or view.sequence_number != request.base_sequence_number
+    """Rule C6: a request of unknown outcome can land only while the base it asserted stands. A base that somebody rolled back from may
+    become current again; a sequence number never comes back.
+    """
+    return view.sequence_number != request.base_sequence_number
 
 
 def _killed(choice: Choice) -> tuple[tuple[str, str], ...]:

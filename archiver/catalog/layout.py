@@ -52,6 +52,10 @@ LAYOUT_VERSION_VALUE = "1"
 PARTITION_FIELD_ID = 1000
 """Iceberg's first partition field id."""
 
+_BOUNDED = tuple(f"write.metadata.metrics.column.kafka.{name}" for name in ("partition", "offset", "ingest_timestamp"))
+"""Other engines keep bounds of a table's first hundred columns unless they are told otherwise, and these come behind the message's: without
+them nobody could tell which offsets a compacted file holds."""
+
 SORT_ORDER_ID = 1
 """Of the order our files are written in."""
 
@@ -115,4 +119,10 @@ def table_properties(cluster_id: str, topic_id: TopicId, topic: str, extra: Mapp
         LAYOUT_VERSION: LAYOUT_VERSION_VALUE,
         "gc.enabled": "false",
         "write.parquet.compression-codec": "zstd",
+        **missing_bounds({}),
     }
+
+
+def missing_bounds(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a table with these properties must be told so that other engines keep the bounds of the stream's coordinates."""
+    return {name: "full" for name in _BOUNDED if properties.get(name, "none") in {"none", "counts"}}

@@ -159,6 +159,23 @@ def test_c4_a_deposed_leader_does_not_swap(tables: Tables, bench: Bench) -> None
     assert faulty.swaps == 0
 
 
+def test_c4_a_leader_that_is_deposed_while_it_prepares_does_not_swap(tables: Tables, bench: Bench) -> None:
+    """The log's tail is read last of all: after the table was loaded and the snapshot's files were written."""
+
+    class Slow(FaultyTables):
+        def prepare(self, *arguments: Any, **named: Any) -> Prepared:
+            prepared = super().prepare(*arguments, **named)
+            bench.leader("b")
+            return prepared
+
+    zombie = bench.leader("a")
+    bench.write(zombie, bench.table(tables), (0, 0, 10))
+    slow = Slow(tables)
+    with pytest.raises(Deposed):
+        bench.committer(slow, zombie).commit(bench.target, new_uuid(bench.ids))
+    assert slow.swaps == 0
+
+
 def test_a_paused_leaders_swap_after_a_takeover_doubles_no_row(tables: Tables, bench: Bench, tmp_path: Path) -> None:
     """T2: the successor inherits and commits the same file; the zombie's swap meets another base (C5)."""
     zombie = bench.leader("a")

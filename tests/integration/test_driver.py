@@ -255,7 +255,7 @@ def test_a_successor_inherits_what_is_pending(name: str, deployment: Deployment,
         second.check_complete("orders")
 
 
-def test_a_path_of_a_killed_file_asks_for_a_new_epoch(deployment: Deployment) -> None:
+def test_p2_a_path_of_a_killed_file_asks_for_a_new_epoch(deployment: Deployment) -> None:
     """While this leader refines, the table's history is cut: its file may not enter any more and its range is planned under a new path."""
     with Driver(deployment) as driver:
         driver.send("clicks", [b"a", b"b"], 0)

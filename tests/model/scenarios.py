@@ -108,7 +108,7 @@ MUTATIONS = (
     _of("lineage", _with(offsets=2, epoch=2, uc=1, rollback=1, fix=1, span=1, **_OTHERS)),
     _of("ck", _with(offsets=2, epoch=2, span=1, clean=1, compact=2, expire=1), caught=False),
     _of("base", _with(offsets=2, epoch=2)),
-    _of("seq", _with(offsets=2, epoch=3, rollback=2, fix=2, clean=1, span=1)),
+    _of("seq", _with(offsets=2, epoch=3, uc=1, rollback=2, forward=1, fix=2, clean=1, span=1)),
     _of("uuid", _with(offsets=2, epoch=2, drop=1, fix=1, clean=1, uc=1)),
     _of("merge", _with(offsets=2, partitions=2, epoch=1, span=1, writes=2)),
     _of("unknown", _with(offsets=2, epoch=1, uc=1)),

@@ -1,6 +1,6 @@
 """Every rule of publishing, broken on purpose: commit, evidence, takeover, cleaning (`docs/protocols/publish.md`, `vacuum.md`).
 
-Half of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named where the rule is defence in
+Eleven of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named where the rule is defence in
 depth, so that nothing goes wrong for as long as the others hold, or where one seed of very many needs it.
 """
 

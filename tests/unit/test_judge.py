@@ -244,6 +244,16 @@ def test_removed_by_somebody_else() -> None:
     assert "snapshot 99" in (found.why or "")
 
 
+def test_a_removal_does_not_explain_what_came_after_it() -> None:
+    """Whatever the numbers are: rows that were not in the table yet cannot have been removed."""
+    for below, verdict in (({0: 14}, "valid"), ({0: 13}, "invalid"), ({}, "invalid"), (None, "valid")):
+        found = one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2, below=below),))
+        assert (found.verdict, bool(found.missing)) == (verdict, verdict == "invalid"), (below, found.why)
+    assert "came before offsets 12 to 13" in (one([foreign({0: ((0, 12), (14, 30))})], removals=(Removal(99, 2, below={}),)).why or "")
+    earlier_and_later = (Removal(98, 1, below={0: 5}), Removal(99, 1, below={0: 20}))
+    assert one([foreign({0: ((0, 12), (14, 30))})], removals=earlier_and_later).verdict == "valid"
+
+
 def test_more_missing_than_removed() -> None:
     found = one([foreign({0: ((0, 12), (15, 30))})], removals=(Removal(99, 2),))
     assert (found.verdict, found.missing, found.removed) == ("invalid", ((12, 15),), ())

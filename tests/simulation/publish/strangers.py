@@ -35,16 +35,6 @@ SCRIPTS = (
     *(("remove rows",), ("remove rows", "compact"), ("append",), ("append", "expire all"), ("drop",), ("make anew",)),
 )
 """What somebody does in a row. Whether a topic may wait for people after it is for `Ground.may_halt` to say."""
-_TRIES = 6
-"""A stranger who finds nothing to do waits so often before he goes on to his next deed."""
-DAY_US = 86_400_000_000
-_VALUE = pa.struct([("__raw__", pa.binary())])
-_KAFKA = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))])
-
-HARMLESS = ("compact", "compact", "expire all", "expire oldest", "expire others")
-"""After these the topic must go on."""
-HARMFUL = ("roll back", "roll back", "remove rows", "append", "drop", "make anew")
-"""After these it may wait for people, as far as `Ground.may_halt` says."""
 
 
 class Stranger:
