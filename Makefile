@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit clean java dist screenshots
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit clean java dist screenshots
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -40,8 +40,10 @@ java:
 demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
 	@$(BIN)/archiver demo
 
-test: java $(INSTALLED)  ## Run every test (needs Java)
+parts: java $(INSTALLED)  ## Fetch the real servers and packages that tests run into .cache (needs Java)
 	@$(BIN)/python -m tests.support.fetch_packages
+
+test: java $(INSTALLED) parts  ## Run every test (needs Java)
 	@$(BIN)/python -m pytest --durations=15 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-fast: $(INSTALLED)  ## Run the tests that need neither Java nor much time

@@ -34,13 +34,16 @@ from archiver.ledger.given_up import GivenUp
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.ledger.views import TopicLedger
-from archiver.log.lease import FileLease, Lease
-from archiver.log.sqlite import SqliteLogStore
+from archiver.log.lease import Lease
+from archiver.log.open import CHECKPOINT, LEADER, open_metadata
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
+from archiver.objects.guarantees import check_guarantees
 from archiver.objects.open import open_store
+from archiver.objects.place import StorePlace
 from archiver.objects.store import ObjectStore
 from archiver.query.duck import QueryTable
+from archiver.query.fetched import FetchedFiles
 from archiver.query.views import Trouble, query_tables
 from archiver.registry.fetch import SchemaFetcher
 from archiver.schema.state import TopicSchema
@@ -84,7 +87,6 @@ class Application(Upkeep):
         proven once, and no catalog is made anew in place of one that is absent. Without `holding`, others lead between two turns: for
         a daemon that leaves archiving, or cleaning, to another. `settings` may be replaced: see `adopt`.
         """
-        assert settings.metadata.sqlite is not None, "settings demand a metadata store"
         self.settings = settings
         self._lasting = lasting
         self._holding = lasting and holding
@@ -92,28 +94,31 @@ class Application(Upkeep):
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
         self._owner = f"{socket.gethostname()}:{os.getpid()}"
-        sqlite = settings.metadata.sqlite
-        self._logs = SqliteLogStore(sqlite.path, sqlite.busy_timeout, settings.log.entry_bytes_max)
+        place = StorePlace.of(settings.data)
+        self._logs = open_metadata(settings.metadata, settings.log.entry_bytes_max, self._clock, self._ids)
         try:
             self.intake_log: Log = self._logs.log("intake")
             self.control_log: Log = self._logs.log("control")
-            self.cluster: ClusterIdentity = self._identity(open_store(settings.data.uri))
-            self.objects: ObjectStore = open_store(settings.data.uri, self.cluster.cluster_id)
+            self.cluster: ClusterIdentity = self._identity(open_store(place))
+            self.objects: ObjectStore = open_store(place, self.cluster.cluster_id)
             check_cluster(self.intake().fold, self.cluster.cluster_id)
         except BaseException:
             self._logs.close()
             raise
-        self.lease: Lease = FileLease(sqlite.path.with_name(sqlite.path.name + ".lease"), self._owner)
+        self.lease: Lease = self._logs.lease(LEADER, self._owner)
         self.catalogs = ConfiguredCatalogs(lambda: self.settings, self._ids, self._knows_tables_of if lasting else None)
         self._log_checked = False
 
     def _identity(self, objects: ObjectStore) -> ClusterIdentity:
         """Of the data folder, which gets one only while the logs are empty: a folder that vanished is not to be replaced by a new one."""
-        if read_cluster(objects) is None and self.intake_log.tail() + self.control_log.tail() > 0:
+        new = read_cluster(objects) is None
+        if new and self.intake_log.tail() + self.control_log.tail() > 0:
             raise ConfigInvalid(
                 f"the metadata store holds records of a data folder, but {self.settings.data.uri} has no identity (cluster.json); "
                 "bring that folder back or correct data.uri"
             )
+        if new:
+            check_guarantees(objects)
         return ensure_cluster(objects, self.settings.cluster, self._ids, self._clock)
 
     def __enter__(self) -> Self:
@@ -147,9 +152,7 @@ class Application(Upkeep):
     @cached_property
     def checkpointer(self) -> Checkpointer:
         """Makes checkpoints of the intake log and trims it."""
-        assert self.settings.metadata.sqlite is not None, "settings demand a metadata store"
-        path = self.settings.metadata.sqlite.path
-        lease = FileLease(path.with_name(path.name + ".checkpoint"), self._owner)
+        lease = self._logs.lease(CHECKPOINT, self._owner)
         return Checkpointer(self.intake_log, CheckpointStore(self.objects), self.sequencer, self.settings.log, lease)
 
     def intake(self) -> Backlog:
@@ -253,6 +256,7 @@ class Application(Upkeep):
     def _ready_to_append(self) -> None:
         """Refuse to go on with a log that lost entries; raises `Halt`, or `ConfigInvalid` if it is another data folder's."""
         if not (self._lasting and self._log_checked):
+            check_guarantees(self.objects)
             self._check_log_is_newest()
             self._log_checked = True
         self.sequencer.bind_cluster(self.cluster.cluster_id)
@@ -355,8 +359,8 @@ class Application(Upkeep):
     def _spark_rows(self) -> RowReader:
         from reconcile.spark.reader import SparkRows
 
-        timeout_s, turn = self.settings.spark.job_timeout, self._spark_turns.turn
-        return SparkRows(self._sessions.session, turn, timeout_s, self._sessions.answering, self.settings.data.uri, self.cluster.cluster_id)
+        timeout_s, turn, place = self.settings.spark.job_timeout, self._spark_turns.turn, StorePlace.of(self.settings.data)
+        return SparkRows(self._sessions.session, turn, timeout_s, self._sessions.answering, place, self.cluster.cluster_id)
 
     @property
     def spark_runs(self) -> bool:
@@ -431,7 +435,8 @@ class Application(Upkeep):
         def of_topic(name: str) -> TopicLedger | None:
             return ledger.topic(topics[name].topic_id) if name in topics else None
 
-        return query_tables(self.settings.topics, names, self.tables, of_topic, self.fetch_schema)
+        copies = FetchedFiles(self.objects).paths if StorePlace.of(self.settings.data).is_s3 else None
+        return query_tables(self.settings.topics, names, self.tables, of_topic, self.fetch_schema, copies)
 
     def _topic_setup(self) -> TopicSetup:
         return TopicSetup(self.cluster, self.objects, self.leader, self.tables, self.fetch_schema, self._commit_limits(), self._clock)

@@ -45,6 +45,7 @@ from reconcile.repair import Repairer, RepairParts
 from reconcile.replaced import ReplacedArchives
 from reconcile.rows import RowReader
 from reconcile.sights import StrayObject
+from reconcile.uploads import stray_uploads
 
 
 class Upkeep(ABC):
@@ -237,10 +238,12 @@ class Upkeep(ABC):
         return report.why or report.state if report.state in ("halted", "deferred") else None
 
     def _uploads(self) -> list[StrayObject]:
-        """What processes that died left in the folder for files on their way; other stores keep such things elsewhere."""
+        """What processes that died left of files on their way: in the folder for them, or as uploads in parts of a bucket."""
         folder = spool_folder(self.settings.data.uri)
+        if folder is None:
+            return stray_uploads(self.objects, self._clock.now_us(), self.settings.cleanup.orphan_age, self.settings.cleanup.deletes_max)
         why = "the process that wrote it is gone, and its upload never came to its end"
-        return [] if folder is None else [StrayObject(str(path), size, why) for path, size in abandoned_files(folder)]
+        return [StrayObject(str(path), size, why) for path, size in abandoned_files(folder)]
 
     def pinned(self) -> Pin | None:
         """What holds the oldest intake file that is needed, as of now; None if none is needed."""

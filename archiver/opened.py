@@ -15,10 +15,11 @@ from archiver.assemble import Application
 from archiver.clock import Clock
 from archiver.daemon.admin_token import ensure_token, token_path
 from archiver.daemon.opening import Step
-from archiver.daemon.places import check_data_place, check_metadata_place
+from archiver.daemon.places import WITNESSES, check_data_place, check_metadata_place, check_state_folder
 from archiver.errors import ArchiverError
 from archiver.ids import IdSource
 from archiver.objects.open import open_store
+from archiver.objects.place import StorePlace
 from archiver.redaction import hide
 from archiver.settings import Settings
 from intake.sources.pump import FileSources
@@ -79,17 +80,22 @@ class Opened:
             self.application.abandon_spark()
 
     def _check_data(self) -> None:
-        check_data_place(open_store(self._settings().data.uri), self._metadata_path())
+        beside = self._beside()
+        known = beside if self._settings().metadata.sqlite is not None else beside.with_name(beside.name + WITNESSES[0])
+        check_data_place(open_store(StorePlace.of(self._settings().data)), known)
 
     def _check_metadata(self) -> None:
-        check_metadata_place(self._metadata_path(), open_store(self._settings().data.uri))
+        if self._settings().metadata.sqlite is None:
+            check_state_folder(self._beside().parent)
+        else:
+            check_metadata_place(self._beside(), open_store(StorePlace.of(self._settings().data)))
 
     def _open_application(self) -> None:
         settings, holding = self._settings(), self._roles >= {"archive", "reconcile"}
         self.application = Application(settings, self._environ, self._clock, self._ids, lasting=True, holding=holding)
         self.application.warm()
         if settings.http.admin_token is None:
-            self.token = ensure_token(token_path(self._metadata_path()), self._ids)
+            self.token = ensure_token(token_path(self._beside()), self._ids)
             hide([self.token])
 
     def _open_writer(self) -> None:
@@ -118,7 +124,6 @@ class Opened:
         except ArchiverError as error:
             _log.warning("%s", error)
 
-    def _metadata_path(self) -> Path:
-        sqlite = self._settings().metadata.sqlite
-        assert sqlite is not None, "settings demand a metadata store"
-        return sqlite.path
+    def _beside(self) -> Path:
+        """The metadata database, or where this machine keeps its own beside etcd."""
+        return self._settings().metadata.beside

@@ -88,7 +88,6 @@ class Daemon:
         ids: IdSource | None = None,
     ) -> None:
         """`path` is the configuration file, which is read again at a reload; `roles` are what this process does."""
-        assert settings.metadata.sqlite is not None, "settings demand a metadata store"
         self._settings = settings
         self._path = path
         self._environ = environ

@@ -55,6 +55,7 @@ from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.leader import Leader
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.paths import archive_key, partition_value_of, table_prefix
+from archiver.objects.place import StorePlace
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
 from archiver.settings import ArchiveSettings, TopicSettings
@@ -144,7 +145,7 @@ def template() -> tuple[TopicSchema, WrittenFile]:
         schema = decide(TOPIC, (), None, Source("bench.Order", descriptor_set())).schema
         plans = plans_of(sequencer, topic_id, 1)[:1]
         topics = {topic_id: RefineTopic(topic_id, TOPIC, schema, "day")}
-        task = TaskDescriptor(CLUSTER, f"file://{objects.root}", 1, topics, bundle(plans, 1, 1 << 30, 64)[0], RefineOptions())
+        task = TaskDescriptor(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, bundle(plans, 1, 1 << 30, 64)[0], RefineOptions())
         (result,) = run_bundle(task, objects)
         assert result.error is None, result.why
         return schema, result.files[0]

@@ -43,6 +43,7 @@ from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import cluster_key
+from archiver.objects.place import StorePlace
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
 from archiver.settings_groups import IntakeSettings, LogSettings, SparkSettings
@@ -208,7 +209,9 @@ class Ours:
         plans = plans_of(self._sequencer, self._topic_id, self._epoch)
         bundles = bundle(plans, CORES, SparkSettings().task_bytes, 64)
         topics = {self._topic_id: RefineTopic(self._topic_id, "orders", self._schema, "day")}
-        job = RefineJob(CLUSTER, f"file://{self._objects.root}", self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL))
+        job = RefineJob(
+            CLUSTER, StorePlace(f"file://{self._objects.root}"), self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL)
+        )
         results = self._refiner.refine(job)
         seconds = time.perf_counter() - start
         assert all(result.error is None for result in results), results

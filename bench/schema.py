@@ -35,6 +35,7 @@ from archiver.jobs.bundle import bundle
 from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
 from archiver.schema.codec import RecordCodec
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
@@ -120,7 +121,9 @@ class Contender:
         plans = plans_of(self._sequencer, self._topic_id, self._epoch)
         topics = {self._topic_id: RefineTopic(self._topic_id, "orders", self._schema, "day")}
         bundles = bundle(plans, 1, 1 << 40, 64)
-        job = RefineJob(CLUSTER, f"file://{self._objects.root}", self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL))
+        job = RefineJob(
+            CLUSTER, StorePlace(f"file://{self._objects.root}"), self._epoch, topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL)
+        )
         results = [result for descriptor in job.descriptors() for result in run_bundle(descriptor)]
         spent = time.process_time() - start
         assert all(result.error is None for result in results), results

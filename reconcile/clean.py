@@ -36,6 +36,7 @@ from reconcile.lines import Lines
 from reconcile.lost_entries import check_nothing_is_lost
 from reconcile.pin import Pin, oldest_pin
 from reconcile.retention import Moved, all_due, move_starts
+from reconcile.uploads import stale_uploads
 from reconcile.vacuum import Choice, Needed, choose, needed_files
 
 Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
@@ -113,6 +114,8 @@ class CleanReport:
     """Where retention has moved the starts of topic partitions."""
     kinds: dict[str, dict[str, dict[str, int]]] = field(default_factory=lambda: {"condemned": {}, "deleted": {}})
     """Objects and bytes that were condemned, and deleted, by kind."""
+    uploads: list[str] = field(default_factory=list)
+    """Keys of uploads in parts that never ended, which were aborted."""
     error: ArchiverError | None = None
     """What ended the deletions of this run early; the next one goes on."""
 
@@ -144,6 +147,7 @@ class CleanReport:
             "findings": self.findings,
             "starts": [item.to_json() for item in self.starts],
             "kinds": self.kinds,
+            "uploads": self.uploads,
             "error": None if self.error is None else str(self.error),
         }
 
@@ -190,6 +194,7 @@ class CleanRun:
             swept = self._sweep(report, intake, ledger, lines)
             self._delete(report, intake, needed, lines, swept)
             self._condemn(report, lines, needed, swept)
+            self._end_uploads(report)
         report.waiting = len(parts.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
         return report
 
@@ -313,6 +318,15 @@ class CleanRun:
     def _size_of(self, key: str) -> int:
         info = self._parts.objects.info(key)
         return 0 if info is None else info.size
+
+    def _end_uploads(self, report: CleanReport) -> None:
+        """They are no objects: nothing is condemned first."""
+        parts = self._parts
+        age_s, count_max = parts.settings.orphan_age, parts.settings.deletes_max
+        report.uploads = stale_uploads(parts.objects, report.checked_us, age_s, count_max, abort=not report.dry_run)
+        if report.uploads:
+            done = "would be aborted" if report.dry_run else "aborted"
+            parts.progress(f"{counted(len(report.uploads), 'upload')} in parts that never ended: {done}")
 
     # condemning
 

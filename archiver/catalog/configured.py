@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from archiver.catalog.configured_io import io_properties
 from archiver.catalog.tables import Tables
 from archiver.errors import ConfigInvalid, RetryLater
 from archiver.ids import IdSource
+from archiver.objects.place import StorePlace
 from archiver.settings import Settings
 
 
@@ -35,7 +37,8 @@ class ConfiguredCatalogs:
                 settings = self._settings().catalog(name)
                 if settings is None:
                     raise ConfigInvalid(f"there is no catalog {name} in the configuration")
-                properties = settings.properties()
+                stated = settings.properties()
+                properties = stated | io_properties(StorePlace.of(self._settings().data), stated)
                 if self._tables_known is not None:
                     check_catalog_place(name, properties.get("uri", ""), self._tables_known(name))
                 from archiver.catalog.iceberg import IcebergTables

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 
 SPARK_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", "org.xerial:sqlite-jdbc:3.50.3.0")
 """What Spark fetches at its first start to read the tables of an embedded SQL catalog; tried with Spark 4.1."""
+AWS_PACKAGE = "org.apache.iceberg:iceberg-aws-bundle:1.12.0"
+"""What it needs besides if the files lie in a bucket."""
 
 
 BY_ID = "-- the table's columns have changed: this finds them by field id, and needs DuckDB 2.0 or newer"
@@ -27,7 +29,12 @@ def spark_sql(catalog: str, properties: Mapping[str, str], warehouse: str, query
         settings |= {f"{prefix}.type": "jdbc", f"{prefix}.uri": f"jdbc:sqlite:{path}", f"{prefix}.warehouse": warehouse}
     else:
         settings |= {f"{prefix}.type": properties.get("type", "rest"), f"{prefix}.uri": "<the catalog's address>"}
-    lines = [f"{command} --packages {','.join(SPARK_PACKAGES)}"]
+    packages: tuple[str, ...] = SPARK_PACKAGES
+    if warehouse.startswith("s3://"):
+        packages = (*SPARK_PACKAGES, AWS_PACKAGE)
+        settings[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        settings[f"{prefix}.s3.endpoint"] = "<data.endpoint, unless it is AWS>"
+    lines = [f"{command} --packages {','.join(packages)}"]
     lines += [f"  --conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
     lines += [f"  --conf spark.sql.defaultCatalog={catalog} -e {shlex.quote(query)}"]
     return [f"{line} \\" for line in lines[:-1]] + lines[-1:]

@@ -39,6 +39,7 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
+from archiver.catalog.configured_io import CA_FILE
 from archiver.catalog.iceberg_append import append_producer
 from archiver.catalog.iceberg_exchange import exchange_producer, removal_producer
 from archiver.catalog.iceberg_io import IMPLEMENTATION
@@ -360,6 +361,8 @@ def _prepared_properties(name: str, properties: Mapping[str, str], request_timeo
     synchronised to disk.
     """
     prepared = dict(properties)
+    if CA_FILE in prepared:
+        prepared.setdefault("py-io-impl", IMPLEMENTATION)
     if prepared.get("type") == "rest" and "py-catalog-impl" not in prepared:
         del prepared["type"]
         return prepared | {"py-catalog-impl": BOUNDED_REST, TIMEOUT: str(request_timeout_s)}

@@ -2,7 +2,8 @@
 
 pyiceberg writes metadata and manifests without asking the disk to keep them, while SQLite does ask before it points to them: after a power
 cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder when a file is closed. Other file systems are left alone.
-Named in the catalog property `py-io-impl`; catalogs import it by that name.
+Named in the catalog property `py-io-impl`; catalogs import it by that name. On S3 it is pyiceberg's own, but that the authorities of
+the server's certificate can be named.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
+from pyarrow.fs import FileSystem, S3FileSystem
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from archiver.catalog.configured_io import CA_FILE
 
 IMPLEMENTATION = "archiver.catalog.iceberg_io.DurableFileIO"
 """Value of the catalog property `py-io-impl`."""
@@ -54,6 +59,26 @@ class _DurableFile(PyArrowFile):
 
 class DurableFileIO(PyArrowFileIO):
     """pyiceberg's own file access, with local files synchronised on close."""
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        """With the authorities of a certificate, for which pyiceberg has no property; pyarrow takes them where a file system is made."""
+        ca_file = self.properties.get(CA_FILE)
+        if ca_file is None:
+            return super()._initialize_s3_fs(netloc)
+        named = {
+            "access_key": "s3.access-key-id",
+            "secret_key": "s3.secret-access-key",
+            "session_token": "s3.session-token",
+            "region": "s3.region",
+            "endpoint_override": "s3.endpoint",
+        }
+        found: dict[str, Any] = {argument: self.properties.get(name) for argument, name in named.items()}
+        found["tls_ca_file_path"] = ca_file
+        for argument, name in {"connect_timeout": "s3.connect-timeout", "request_timeout": "s3.request-timeout"}.items():
+            if name in self.properties:
+                found[argument] = float(self.properties[name])
+        virtual = self.properties.get("s3.force-virtual-addressing") == "true"
+        return S3FileSystem(force_virtual_addressing=virtual, **found)
 
     def new_output(self, location: str) -> PyArrowFile:
         """A file to be written, as pyiceberg's base class makes it, or its durable kind."""

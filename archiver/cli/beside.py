@@ -179,7 +179,7 @@ def _token(settings: Settings) -> str | None:
     """The configured one, else the one that the daemon made."""
     if settings.http.admin_token is not None:
         return settings.http.admin_token.get_secret_value()
-    return None if settings.metadata.sqlite is None else _private_text(token_path(settings.metadata.sqlite.path))
+    return _private_text(token_path(settings.metadata.beside))
 
 
 def _private_text(path: Path) -> str | None:

@@ -17,6 +17,7 @@ from archiver.ids import TopicId
 from archiver.jobs.plan import Plan, PlanKey
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import Granularity
+from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema
 
 ErrorKind = Literal["retry", "missing", "corrupted", "conflict", "failed"]
@@ -77,7 +78,8 @@ class TaskDescriptor:
     """One bundle and all that a worker needs for it."""
 
     cluster_id: str
-    data_uri: str
+    place: StorePlace
+    """With credentials only if the configuration states them; its `repr` shows none, so neither does a descriptor's."""
     epoch: int
     topics: Mapping[TopicId, RefineTopic]
     plans: tuple[Plan, ...]
@@ -89,7 +91,7 @@ class RefineJob:
     """Everything that is to be refined in a round."""
 
     cluster_id: str
-    data_uri: str
+    place: StorePlace
     epoch: int
     topics: Mapping[TopicId, RefineTopic]
     """At least the topics of the plans."""
@@ -102,7 +104,7 @@ class RefineJob:
 
     def _descriptor(self, plans: tuple[Plan, ...]) -> TaskDescriptor:
         topics = {plan.topic_id: self.topics[plan.topic_id] for plan in plans}
-        return TaskDescriptor(self.cluster_id, self.data_uri, self.epoch, topics, tuple(plans), self.options)
+        return TaskDescriptor(self.cluster_id, self.place, self.epoch, topics, tuple(plans), self.options)
 
 
 @dataclass(frozen=True, slots=True)

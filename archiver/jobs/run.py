@@ -44,6 +44,7 @@ from archiver.jobs.waiting import told as told_of_waiting
 from archiver.ledger.bridge import Written
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
+from archiver.objects.place import StorePlace
 from archiver.schema.causes import told
 from archiver.settings import Settings, TopicSettings
 from archiver.wording import counted
@@ -369,7 +370,7 @@ class ArchiveRun:
             f"refining {counted(rows, 'record')} of {counted(len({plan.topic_id for plan in plans}), 'topic')}: "
             f"{counted(len(plans), 'plan')} in {counted(len(bundles), 'task')}"
         )
-        job = RefineJob(parts.cluster_id, parts.settings.data.uri, parts.leader.fold.epoch, topics, bundles, parts.options)
+        job = RefineJob(parts.cluster_id, StorePlace.of(parts.settings.data), parts.leader.fold.epoch, topics, bundles, parts.options)
         return {result.plan_key: result for result in parts.refine(job)}
 
     def _refine_topic(self, work: TopicWork, plans: Sequence[Plan]) -> RefineTopic:

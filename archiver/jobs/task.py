@@ -35,7 +35,7 @@ def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iter
     `objects` is opened from the descriptor if it is not given: as the store of the task's cluster, so that nothing is written below the
     mount point of a folder that is gone.
     """
-    store = open_store(task.data_uri, task.cluster_id) if objects is None else objects
+    store = open_store(task.place, task.cluster_id) if objects is None else objects
     topics: dict[TopicId, TopicRows] = {}
     together = max(1, task.options.open_writers_max)
     for first in range(0, len(task.plans), together):

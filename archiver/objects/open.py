@@ -1,4 +1,4 @@
-"""From `data.uri` to a store. In this version a local folder (`file://`) only."""
+"""From where the objects are to a store: a local folder (`file://`) or a bucket (`s3://`)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,33 @@ from urllib.parse import unquote, urlsplit
 from archiver.errors import ConfigInvalid
 from archiver.objects.key_rules import RESERVED
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
 from archiver.objects.store import ObjectStore
 
 
-def open_store(uri: str, cluster_id: str | None = None) -> ObjectStore:
-    """The store of that URI; raises `ConfigInvalid` for anything but `file:///absolute/path` (percent-encoded where needed).
+def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
+    """The store of that place; raises `ConfigInvalid` for anything but `file:///absolute/path` (percent-encoded where needed) and
+    `s3://bucket/prefix`.
 
-    With the id of a cluster it serves that cluster's data folder only: while another one, or none, is in its place, it raises `RetryLater`
+    With the id of a cluster it serves that cluster's data only: while another one, or none, is in its place, it raises `RetryLater`
     instead of making or deleting anything, and instead of telling that an object is not there. Without one, for the first look alone.
 
-    Nothing is created or touched: also called on Spark executors.
+    Nothing is created, touched or connected to: also called on Spark executors.
     """
+    uri = place.uri
     try:
         parts = urlsplit(uri)
     except ValueError as error:
         raise ConfigInvalid(f"data.uri {uri!r} is no URI: {error}") from error
-    if parts.scheme in ("s3", "s3a", "s3n"):
-        raise ConfigInvalid(f"data.uri {uri!r}: S3 is not in this version; use a local folder, file:///path/to/data")
+    if parts.scheme in ("s3a", "s3n"):
+        raise ConfigInvalid(f"data.uri {uri!r}: {parts.scheme}:// is Hadoop's spelling; write s3://")
+    if parts.scheme == "s3":
+        # Imported only here: boto3 takes a tenth of a second that nobody with a local folder should wait for.
+        from archiver.objects.s3 import S3ObjectStore
+
+        return S3ObjectStore(place, cluster_id)
     if parts.scheme != "file":
-        raise ConfigInvalid(f"data.uri {uri!r} must be of the form file:///path/to/data")
+        raise ConfigInvalid(f"data.uri {uri!r} must be of the form file:///path/to/data or s3://bucket/prefix")
     if parts.netloc not in ("", "localhost"):
         raise ConfigInvalid(f"data.uri {uri!r} names the host {parts.netloc!r}; an absolute path needs three slashes: file:///path/to/data")
     if parts.query or parts.fragment:
@@ -35,7 +43,7 @@ def open_store(uri: str, cluster_id: str | None = None) -> ObjectStore:
 
 
 def spool_folder(uri: str) -> Path | None:
-    """Where processes keep files on their way into the store of that URI, if that is a local folder."""
+    """Where processes keep files on their way into the store of that URI, if that is a local folder: nothing of a bucket lies beside it."""
     parts = urlsplit(uri)
     return _checked_path(uri, parts.path) / RESERVED if parts.scheme == "file" else None
 

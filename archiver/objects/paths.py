@@ -79,6 +79,11 @@ def cluster_key() -> str:
     return "cluster.json"
 
 
+def probe_key() -> str:
+    """The object by which a store is asked whether it refuses to replace an object."""
+    return "probe/conditional-create"
+
+
 def intake_key(written_us: int, file_id: str) -> str:
     """An intake file written at that time."""
     written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from archiver.catalog.tables import Tables, TableView, parse_identifier
+from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.errors import ArchiverError, Halt
 from archiver.jobs.topic_setup import decide_schema, fetch_schemas
 from archiver.ledger.views import TopicLedger
@@ -17,6 +17,8 @@ from archiver.registry.fetched import Fetch
 from archiver.settings import TopicSettings
 
 _LOCAL = ("file://", "file:")
+Copies = Callable[[Sequence[LiveFile]], list[str]]
+"""The paths of local copies, in the order of the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,12 @@ def query_tables(
     tables: Callable[[str], Tables],
     ledger: Callable[[str], TopicLedger | None],
     fetch: Fetch,
+    copies: Copies | None = None,
 ) -> tuple[list[QueryTable], dict[str, Trouble]]:
     """The configured tables among `names`, or all if one of these is none of them; and by name why some cannot be asked.
 
     `ledger` gives a topic's part of the ledger, None if the log does not know the topic. `fetch` is asked for the schemas of topics of
-    which nothing was archived.
+    which nothing was archived. `copies` gives local copies of files in a bucket; None: there is no bucket.
     """
     configured = {
         topic.archive.table.lower(): topic for topic in topics if topic.archive.kind == "iceberg" and topic.archive.table is not None
@@ -68,7 +71,7 @@ def query_tables(
             if counts.count(table) > 1:
                 raise Halt("several catalogs have a table of that name")
             known = ledger(topic.name)
-            asked = _table(topic, tables(topic.archive.catalog or ""), known, fetch)
+            asked = _table(topic, tables(topic.archive.catalog or ""), known, fetch, copies)
             if asked is None and known is not None:
                 troubles[table] = Trouble(gone_text(table, topic.name, known), gone=True)
             elif asked is not None:
@@ -78,7 +81,7 @@ def query_tables(
     return found, troubles
 
 
-def _table(topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch) -> QueryTable | None:
+def _table(topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fetch: Fetch, copies: Copies | None) -> QueryTable | None:
     """The table as it is, or as it will be; None if it is gone."""
     identifier = parse_identifier(topic.archive.table or "")
     namespace, name = ".".join(identifier[:-1]), identifier[-1]
@@ -87,7 +90,7 @@ def _table(topic: TopicSettings, tables: Tables, ledger: TopicLedger | None, fet
         return None
     if view is None:
         return QueryTable(namespace, name, _schema_to_be(topic, ledger, fetch))
-    return QueryTable(namespace, name, view.schema_json, tuple(_paths(tables, view)))
+    return QueryTable(namespace, name, view.schema_json, tuple(_paths(tables, view, copies)))
 
 
 def _schema_to_be(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch) -> str:
@@ -98,11 +101,13 @@ def _schema_to_be(topic: TopicSettings, ledger: TopicLedger | None, fetch: Fetch
     return decide_schema(topic.name, (), fetch_schemas(topic, None, fetch), None).schema.iceberg_json
 
 
-def _paths(tables: Tables, view: TableView) -> list[str]:
+def _paths(tables: Tables, view: TableView, copies: Copies | None) -> list[str]:
     """Paths of the live files; `Halt` if a reader of files alone would read too much, or cannot get to them."""
     files = sorted(tables.live_files(view), key=lambda file: file.path)
     if any(file.has_deletes for file in files):
         raise Halt("it has delete files, and whoever reads its data files alone would see rows that were deleted; ask Spark or Trino")
+    if copies is not None:
+        return copies(files)
     prefixes = {file.path: next((prefix for prefix in _LOCAL if file.path.startswith(prefix)), None) for file in files}
     strange = next((path for path, prefix in prefixes.items() if prefix is None and not path.startswith("/")), None)
     if strange is not None:

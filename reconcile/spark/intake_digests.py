@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from archiver.errors import ArchiverError
 from archiver.objects.open import open_store
+from archiver.objects.place import StorePlace
 from archiver.objects.store import ObjectStore
 from archiver.stream.rebuild import from_segment
 from intake.digest import RecordsDigest
@@ -32,11 +33,11 @@ class _Range:
     lost: bool = False
 
 
-def digest_batches(data_uri: str, cluster_id: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def digest_batches(place: StorePlace, cluster_id: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`: rows with a column `task` in, one mapping of digests per task out."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        objects = open_store(data_uri, cluster_id)
+        objects = open_store(place, cluster_id)
         for batch in batches:
             for cell in batch.column("task"):
                 yield packed(digests(objects, unpacked(cell.as_py())))

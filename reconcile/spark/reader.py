@@ -1,10 +1,10 @@
 """The deep audit's jobs on Spark: files in, runs of offsets and digests back.
 
-Owns how rows are read: by Spark's own Parquet reader, page checksums compared, no file split, so that a worker sees each file's rows in
-their order. Of archives every column goes to the worker that rebuilds the records; of somebody else's files only the coordinates do, and
-those are sorted first, because such files mix offsets as they like. Promises that a job is bounded (`JOB_BYTES` of files, one of them at
-least), that each waits for its turn on the session, and that the session's settings stay as they are. A file that cannot be read does not
-stop the others: it comes back short. Must never collect rows.
+Owns how rows are read: by Spark's own Parquet reader, or through our store if they are in a bucket (`stored.py`); page checksums compared,
+no file split, so that a worker sees each file's rows in their order. Of archives every column goes to the worker that rebuilds the records;
+of somebody else's files only the coordinates do, and those are sorted first, because such files mix offsets as they like. Promises that a
+job is bounded (`JOB_BYTES` of files, one of them at least), that each waits for its turn on the session, and that the session's settings
+stay as they are. A file that cannot be read does not stop the others: it comes back short. Must never collect rows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from archiver.errors import RetryLater
+from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema, arrow_schema
 from archiver.spark_session import Pulse
 from reconcile.coverage import Range
 from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
 from reconcile.spark.intake_digests import digest_batches
+from reconcile.spark.stored import StoredFiles
 from reconcile.spark.summary import (
     FOREIGN,
     RESULT,
@@ -69,16 +71,18 @@ class SparkRows:
         turn: Turn,
         timeout_s: float,
         answering: Callable[[], Pulse],
-        data_uri: str,
+        place: StorePlace,
         cluster_id: str,
         job_bytes: int = JOB_BYTES,
     ) -> None:
-        """`timeout_s` bounds a job; `data_uri` and `cluster_id` are what a worker opens to read intake."""
+        """`timeout_s` bounds a job; `place` and `cluster_id` are what a worker opens to read intake."""
         self._session = session
         self._turn = turn
         self._timeout_s = timeout_s
         self._answering = answering
-        self._intake = (data_uri, cluster_id)
+        self._intake = (place, cluster_id)
+        self._stored = StoredFiles(place, cluster_id) if place.is_s3 else None
+        """What reads files in a bucket, in place of Spark's own reader."""
         self._job_bytes = job_bytes
 
     def positions(self, files: Sequence[RowFile]) -> Mapping[str, tuple[Range, ...]]:
@@ -87,7 +91,11 @@ class SparkRows:
             return {}
 
         def ask(session: SparkSession) -> list[Any]:
-            frame = _parquet(session, files, _POSITIONS, strict=True).repartition(_cores(session), "file_path")
+            if self._stored is None:
+                rows = _parquet(session, files, _POSITIONS, strict=True)
+            else:
+                rows = _tasks(session, files).mapInArrow(self._stored.positions(), _POSITIONS)
+            frame = rows.repartition(_cores(session), "file_path")
             return _results(frame.sortWithinPartitions("file_path", "pos").mapInArrow(positions_summary, RESULT))
 
         found: dict[str, tuple[Range, ...]] = {}
@@ -107,6 +115,8 @@ class SparkRows:
         """One job, or more if it fails: the file that makes it fail is found by halving."""
 
         def ask(session: SparkSession) -> list[Any]:
+            if self._stored is not None:
+                return _results(_tasks(session, files).mapInArrow(self._stored.archives(schema), RESULT))
             frame = _parquet(session, files, columns)
             chosen = frame.select(*_place(), sql.col("key.__raw__").alias("key"), "value", "headers", "kafka")
             return _results(chosen.mapInArrow(archive_summary(files, schema), RESULT))
@@ -125,20 +135,35 @@ class SparkRows:
             return ForeignRows()
 
         def ask(session: SparkSession) -> list[Any]:
-            frame = _parquet(session, files, _COORDINATES, strict=True)
-            coordinates = frame.select(*_place(), "kafka").mapInArrow(unhidden(files), FOREIGN)
+            coordinates, counts = self._coordinates(session, files)
             block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
             together = coordinates.repartition(_cores(session) * _TASKS_PER_CORE, sql.col("partition"), block)
             parts = _results(together.sortWithinPartitions("partition", "offset").mapInArrow(sorted_summary, RESULT))
-            counted = frame.groupBy(sql.col("_metadata.file_path").alias("path")).count().collect()
-            known = by_spelling(files)
-            return [merged_foreign(parts, {known[spelled(row["path"])].uri: row["count"] for row in counted})]
+            return [merged_foreign(parts, counts())]
 
         try:
             found: ForeignRows = self._job(ask)[0]
             return found
         except _Unreadable as error:
             return ForeignRows(trouble=str(error))
+
+    def _coordinates(self, session: SparkSession, files: Sequence[RowFile]) -> tuple[DataFrame, Callable[[], dict[str, int]]]:
+        """Where the rows of somebody else's files are; and, when called, how many each file has."""
+        if self._stored is not None:
+            stored, tasks = self._stored, _tasks(session, files)
+
+            def by_footer() -> dict[str, int]:
+                return {uri: rows for part in _results(tasks.mapInArrow(stored.counts(), RESULT)) for uri, rows in part.items()}
+
+            return tasks.mapInArrow(stored.coordinates(), FOREIGN), by_footer
+        frame = _parquet(session, files, _COORDINATES, strict=True)
+        known = by_spelling(files)
+
+        def by_rows() -> dict[str, int]:
+            counted = frame.groupBy(sql.col("_metadata.file_path").alias("path")).count().collect()
+            return {known[spelled(row["path"])].uri: row["count"] for row in counted}
+
+        return frame.select(*_place(), "kafka").mapInArrow(unhidden(files), FOREIGN), by_rows
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
         """As the Protocol says."""
@@ -147,9 +172,7 @@ class SparkRows:
         for tasks in _rounds(ordered, _TASKS_PER_JOB):
 
             def ask(session: SparkSession, tasks: Sequence[Sequence[IntakeRange]] = tasks) -> list[Any]:
-                rows = [(number, bytearray(packed(task).column(0)[0].as_py())) for number, task in enumerate(tasks)]
-                frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
-                return _results(frame.select("task").mapInArrow(digest_batches(*self._intake), RESULT))
+                return _results(_handed_out(session, tasks).mapInArrow(digest_batches(*self._intake), RESULT))
 
             for part in self._job(ask):
                 found.update(part)
@@ -215,6 +238,18 @@ def _parquet(session: SparkSession, files: Sequence[RowFile], columns: StructTyp
         "parquet.page.verify-checksum.enabled": "true",
     }
     return session.read.schema(columns).options(**options).parquet(*(_unglobbed(file.uri) for file in files))
+
+
+def _handed_out(session: SparkSession, tasks: Sequence[object]) -> DataFrame:
+    """A column `task`, each task in a partition of its own."""
+    rows = [(number, bytearray(packed(task).column(0)[0].as_py())) for number, task in enumerate(tasks)]
+    return session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number")).select("task")
+
+
+def _tasks(session: SparkSession, files: Sequence[RowFile]) -> DataFrame:
+    """Files to be read through the store, a few tasks per core."""
+    total = sum(file.size for file in files)
+    return _handed_out(session, list(_chunks(files, max(1, min(_TASK_BYTES, total // (_TASKS_PER_CORE * _cores(session)))))))
 
 
 def _place() -> list[Column]:

@@ -64,13 +64,13 @@ def archive_summary(files: Sequence[RowFile], schema: TopicSchema) -> Callable[[
 
     def summarise(batches: Batches) -> Iterator[pa.RecordBatch]:
         known, codec = by_spelling(files), RecordCodec(schema)
-        at: _Archive | None = None
+        at: ArchiveRows | None = None
         for batch in batches:
             for path, part in _by_file(batch):
                 if path is not None:
                     if at is not None:
                         yield packed(at.finish())
-                    at = _Archive(known[path], codec)
+                    at = ArchiveRows(known[path], codec)
                 if at is not None:
                     at.add(part)
         if at is not None:
@@ -89,7 +89,7 @@ def _by_file(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch
         yield None if path is None else spelled(path), batch.slice(low, high - low)
 
 
-class _Archive:
+class ArchiveRows:
     """One archive of ours, row by row."""
 
     def __init__(self, file: RowFile, codec: RecordCodec) -> None:

@@ -11,25 +11,40 @@ import pytest
 
 from archiver.clock import ManualClock
 from archiver.errors import Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+from archiver.log.etcd import EtcdLogStore
 from archiver.log.memory import MemoryLogStore
 from archiver.log.settle import append_settled
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Entry, Log
+from tests.support.etcd_server import Etcd
+from tests.support.etcd_stores import etcd_store
 from tests.support.faulty_log import AppendFault, FaultyLog
 
 ENTRY_BYTES_MAX = 1000
 REPOSITORY = Path(__file__).parents[2]
 
-Stores = SqliteLogStore | MemoryLogStore
+Stores = SqliteLogStore | MemoryLogStore | EtcdLogStore
 
 
 def sqlite_store(path: Path, busy_timeout_s: float = 30.0) -> SqliteLogStore:
     return SqliteLogStore(path, busy_timeout_s, ENTRY_BYTES_MAX)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    with Etcd(tmp_path_factory.mktemp("etcd")) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "memory", "etcd"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
-    made: Stores = sqlite_store(tmp_path / "metadata.db") if request.param == "sqlite" else MemoryLogStore(ENTRY_BYTES_MAX)
+    made: Stores
+    if request.param == "sqlite":
+        made = sqlite_store(tmp_path / "metadata.db")
+    elif request.param == "memory":
+        made = MemoryLogStore(ENTRY_BYTES_MAX)
+    else:
+        made = etcd_store([request.getfixturevalue("etcd").address], tmp_path, prefix=f"/{tmp_path.name}", entry_bytes_max=ENTRY_BYTES_MAX)
     yield made
     made.close()
 

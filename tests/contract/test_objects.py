@@ -15,15 +15,24 @@ from archiver.errors import InvalidInput, KeyExists, NotFound, OutcomeUnknown, R
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.once import create_once
+from archiver.objects.s3 import S3ObjectStore
 from archiver.objects.store import ObjectStore
 from tests.support.faulty_objects import FaultyObjectStore, ObjectFault
+from tests.support.s3_store import new_store, s3_server  # noqa: F401 - a fixture
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "s3"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "s3":
+        return new_store(request.getfixturevalue("s3_server"))
     return LocalObjectStore(tmp_path / "not" / "yet there") if request.param == "local" else MemoryObjectStore()
+
+
+def is_s3(store: ObjectStore) -> bool:
+    """A bucket has no folders: a key may be what others go through. The server of the tests keeps objects as files, where it cannot."""
+    return isinstance(store, S3ObjectStore)
 
 
 def keys(store: ObjectStore, prefix: str = "") -> list[str]:
@@ -48,7 +57,7 @@ def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
 
 def test_what_is_not_there_is_not_found(store: ObjectStore) -> None:
     store.create("a/b", b"x")
-    for key in ("none", "a", "a/none", "a/b/below", "none/none"):
+    for key in ("none", "a", "a/none", "none/none", *(() if is_s3(store) else ("a/b/below",))):
         assert store.info(key) is None
         for read in (store.read, store.open_input):
             with pytest.raises(NotFound):
@@ -143,7 +152,9 @@ def test_a_large_object_reads_by_ranges_and_through_pyarrow(store: ObjectStore) 
 
 
 def test_a_listing_is_in_the_order_of_whole_keys(store: ObjectStore) -> None:
-    names = ["a/x", "a-b/x", "a.b", "a/x.y/z", "a/x-y/z", "a0", "b", "a/é", "a/z", "a/Z", "p=1/q", "p=10/q", "p/q", "\U0001f600", "\uffee"]
+    names = ["a/x", "a-b/x", "a.b", "a/x.y/z", "a/x-y/z", "a0", "b", "a/é", "a/z", "a/Z", "p=1/q", "p=10/q", "p/q", "\uffee"]
+    if not is_s3(store):  # whose server sorts by UTF-16, not by UTF-8 as S3 does; keys of ours are ASCII
+        names.append("\U0001f600")
     for name in names:
         store.create(name, name.encode())
     assert keys(store) == sorted(names)
@@ -175,7 +186,7 @@ def test_a_created_object_is_listed_at_once(store: ObjectStore) -> None:
 def test_deleted_is_gone_and_deleting_again_is_no_error(store: ObjectStore) -> None:
     store.create("a/b", b"one")
     store.create("a/c", b"two")
-    for key in ("a/b", "a/b", "never", "never/there", "a", "a/c/below"):
+    for key in ("a/b", "a/b", "never", "never/there", "a", *(() if is_s3(store) else ("a/c/below",))):
         store.delete(key)
     assert keys(store) == ["a/c"]
     store.create("a/b", b"again")
@@ -215,12 +226,15 @@ def test_bad_prefixes_are_refused_at_once(store: ObjectStore, prefix: str) -> No
 
 
 def test_the_longest_component_is_a_key(store: ObjectStore) -> None:
-    key = "a/" + "x" * 255 + "/" + "é" * 127
+    spare = 55 if is_s3(store) else 0  # its server makes a file of that name and a suffix first
+    key = "a/" + "x" * (255 - spare) + "/" + "é" * (127 - spare)
     store.create(key, b"")
     assert keys(store) == [key]
 
 
 def test_a_key_is_not_the_folder_of_another(store: ObjectStore) -> None:
+    if is_s3(store):
+        pytest.skip("a bucket has no folders")
     store.create("a/b", b"")
     for key in ("a", "a/b/c", "a/b/c/d"):
         with pytest.raises(InvalidInput, match="folder"):

@@ -127,14 +127,16 @@ def _apply(hit: str | None, what: str, work: Callable[[], _T]) -> _T:
 
 def put_around(weather: Weather, rng: random.Random) -> None:
     """Every store and log that this process opens from now on is in the weather."""
-    real_store, real_logs = vars(assemble)["open_store"], vars(assemble)["SqliteLogStore"]
+    real_store, real_metadata = vars(assemble)["open_store"], vars(assemble)["open_metadata"]
 
     def stormy_store(*arguments: Any, **named: Any) -> Any:
         return StormyStore(real_store(*arguments, **named), weather)
 
-    class StormyLogs(real_logs):  # type: ignore[valid-type, misc]
-        def log(self, *arguments: Any, **named: Any) -> Any:
-            return StormyLog(super().log(*arguments, **named), weather, rng)
+    def stormy_metadata(*arguments: Any, **named: Any) -> Any:
+        opened = real_metadata(*arguments, **named)
+        real_log = opened.log
+        opened.log = lambda name: StormyLog(real_log(name), weather, rng)
+        return opened
 
     setattr(assemble, "open_store", stormy_store)  # noqa: B010 - the checker forbids a plain assignment
-    setattr(assemble, "SqliteLogStore", StormyLogs)  # noqa: B010
+    setattr(assemble, "open_metadata", stormy_metadata)  # noqa: B010

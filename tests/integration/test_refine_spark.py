@@ -19,6 +19,7 @@ from archiver.jobs.refine_spark import SparkRefiner
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
 from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions, properties
 from tests.support.intake_files import Intake, Row
@@ -47,7 +48,7 @@ def plans(intake: Intake) -> list[Plan]:
 def job_of(intake: Intake, bundles: Sequence[tuple[Plan, ...]], **options: Any) -> RefineJob:
     objects: Any = intake.objects
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, order_schema(), "day") for members in bundles for plan in members}
-    return RefineJob("c" * 32, f"file://{objects.root}", 1, topics, bundles, RefineOptions(**options))
+    return RefineJob("c" * 32, StorePlace(f"file://{objects.root}"), 1, topics, bundles, RefineOptions(**options))
 
 
 @pytest.mark.timeout(120)

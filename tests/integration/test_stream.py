@@ -17,6 +17,7 @@ from archiver.jobs.refined import RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.ledger.given_up import GivenUp
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema
 from archiver.stream.records import STREAM_SCHEMA, StreamRecord
 from archiver.stream.seal import UNSEALED, seal
@@ -45,7 +46,7 @@ def archive(store: LocalObjectStore, plans: list[Plan], schema: TopicSchema, row
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema, "day") for plan in plans}
     options = RefineOptions(row_group_rows=row_group_rows, decode_rows=row_group_rows)
     keys: list[str] = []
-    for result in run_bundle(TaskDescriptor(CLUSTER, f"file://{store.root}", 1, topics, tuple(plans), options)):
+    for result in run_bundle(TaskDescriptor(CLUSTER, StorePlace(f"file://{store.root}"), 1, topics, tuple(plans), options)):
         assert result.error is None, result.why
         keys += [file.archive.key for file in result.files]
     return sorted(keys)

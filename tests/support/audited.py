@@ -20,6 +20,7 @@ from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
 from archiver.settings import TopicSettings
 from intake.fold import IntakeFold
 from reconcile.audit import Audit
@@ -61,7 +62,7 @@ class World:
         """Every record as archives of ten, in no table yet."""
         plans = [plan for partition in (0, 1) for plan in self.intake.plans(self.topic, partition, max_bytes=1, epoch=epoch)]
         topics = {self.topic: RefineTopic(self.topic, "orders", order_schema(), "day")}
-        task = TaskDescriptor(CLUSTER, f"file://{self.store.root}", epoch, topics, tuple(plans), RefineOptions())
+        task = TaskDescriptor(CLUSTER, StorePlace(f"file://{self.store.root}"), epoch, topics, tuple(plans), RefineOptions())
         files = [file for result in run_bundle(task) for file in result.files]
         return sorted(files, key=lambda file: (file.archive.partition, file.archive.base))
 

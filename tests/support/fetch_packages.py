@@ -6,17 +6,18 @@ Before the tests, so that a slow network counts against none of them.
 from __future__ import annotations
 
 from archiver.catalog.engines import SPARK_PACKAGES
-from tests.support import real_registry, rest_catalog
+from tests.support import etcd_part, real_registry, rest_catalog, s3_server
 from tests.support.event_judge import AVRO_OF, judge
 from tests.support.maven import jars
 
 
 def main() -> None:
     """All of them, one after the other."""
-    for packages in (rest_catalog.PACKAGES, SPARK_PACKAGES, (real_registry.ARCHIVE,)):
+    for packages in (rest_catalog.PACKAGES, SPARK_PACKAGES, (real_registry.ARCHIVE,), (s3_server.PACKAGE,)):
         jars(*packages)
     for release in AVRO_OF:
         judge(release)
+    etcd_part.fetch_or_tell()
 
 
 if __name__ == "__main__":

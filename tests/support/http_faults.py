@@ -1,7 +1,7 @@
-"""A proxy in front of a real REST catalog that loses, delays and falsifies what passes through it, request by request.
+"""A proxy in front of a real server that loses, delays and falsifies what passes through it, request by request.
 
-It knows the catalog's requests by what they ask for, so that a test can say which of them shall meet which fault. It also plays the whole
-catalog being away: connections refused, or accepted and never answered.
+It knows the requests of a REST catalog by what they ask for, so that a test can say which of them shall meet which fault; `s3_faults.py`
+does so for those of S3. It also plays the whole server being away: connections refused, or accepted and never answered.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal, Self
+from io import BufferedIOBase
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from tests.support.processes import until
 
-Operation = Literal["config", "load", "namespace", "create", "swap", "evolve", "other"]
+Operation = str
+"""`config`, `load`, `namespace`, `create`, `swap`, `evolve`, `other` of a catalog."""
 
 DRIP_S = 0.05
 UPSTREAM_TIMEOUT_S = 60
@@ -64,7 +66,9 @@ class _Armed:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
+    """One request."""
+
     method: str
     path: str
     headers: dict[str, str]
@@ -72,6 +76,7 @@ class _Asked:
 
     @property
     def operation(self) -> Operation:
+        """What it asks of a catalog."""
         path = urlsplit(self.path).path
         if path.endswith("/v1/config"):
             return "config"
@@ -88,7 +93,9 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Answer:
+    """One answer."""
+
     status: int
     headers: list[tuple[str, str]]
     body: bytes
@@ -102,7 +109,7 @@ class HttpFaults:
         self._armed: list[_Armed] = []
         self._lock = threading.Lock()
         self._seen: list[Operation] = []
-        self._late: list[_Asked] = []
+        self._late: list[Asked] = []
         self._sockets: set[socket.socket] = set()
         self._over = threading.Event()
         self._silent = False
@@ -142,7 +149,7 @@ class HttpFaults:
         """Pass on the late requests; what each was, and the status of its answer."""
         with self._lock:
             late, self._late = self._late, []
-        return [(asked.operation, self._pass_on(asked).status) for asked in late]
+        return [(self.operation_of(asked), self._pass_on(asked).status) for asked in late]
 
     def refuse(self) -> None:
         """From now on nobody listens; connections that there are end."""
@@ -164,6 +171,20 @@ class HttpFaults:
             self._held = None
             self._server = self._listening(self.port)
 
+    # what a test of another kind of server says otherwise
+
+    def operation_of(self, asked: Asked) -> Operation:
+        """What a request is for."""
+        return asked.operation
+
+    def headers_on(self, asked: Asked) -> dict[str, str]:
+        """The headers with which a request is passed on."""
+        return {name: value for name, value in asked.headers.items() if name.lower() != "host"}
+
+    def said(self, status: int) -> Answer:
+        """The proxy's own answer."""
+        return Answer(status, [("Content-Type", "text/plain")], f"the proxy says {status}".encode())
+
     # the server
 
     def _listening(self, port: int) -> ThreadingHTTPServer:
@@ -173,11 +194,12 @@ class HttpFaults:
             protocol_version = "HTTP/1.1"
 
             def _take(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
-                proxy._serve(self, _Asked(self.command, self.path, headers, body))
+                chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
+                body = _in_chunks(self.rfile) if chunked else self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "transfer-encoding")}
+                proxy._serve(self, Asked(self.command, self.path, headers, body))
 
-            do_GET = do_POST = do_HEAD = do_DELETE = _take  # noqa: N815 - http.server's own names
+            do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = _take  # noqa: N815 - http.server's own names
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's own name
                 """Nothing on standard error."""
@@ -219,8 +241,8 @@ class HttpFaults:
             self._seen.append(operation)
             return None if found is None else found.fault
 
-    def _serve(self, handler: BaseHTTPRequestHandler, asked: _Asked) -> None:
-        fault = self._fault_for(asked.operation)
+    def _serve(self, handler: BaseHTTPRequestHandler, asked: Asked) -> None:
+        fault = self._fault_for(self.operation_of(asked))
         if self._silent:
             self._hang(handler)
             return
@@ -235,14 +257,14 @@ class HttpFaults:
             with self._lock:
                 self._late.append(asked)
         if play in (Play.ANSWER_BEFORE, Play.ANSWER_AFTER):
-            _answer(handler, _said(fault.status))
+            _answer(handler, self.said(fault.status))
         elif play in (Play.RESET_BEFORE, Play.RESET_AFTER):
             handler.close_connection = True
             _reset(handler.connection)
         elif play in (Play.SILENT_BEFORE, Play.SILENT_AFTER, Play.LATE):
             self._hang(handler)
         elif play in (Play.GARBAGE_BEFORE, Play.GARBAGE_AFTER):
-            _answer(handler, _Answer(200, [("Content-Type", "text/html")], b"<html>sequence number: welcome to this network</html>"))
+            _answer(handler, Answer(200, [("Content-Type", "text/html")], b"<html>sequence number: welcome to this network</html>"))
         elif answer is not None and play is Play.DRIP:
             self._drip(handler, answer)
         elif play is Play.DRIP_HEADER:
@@ -264,7 +286,7 @@ class HttpFaults:
             except OSError:
                 return
 
-    def _drip(self, handler: BaseHTTPRequestHandler, answer: _Answer) -> None:
+    def _drip(self, handler: BaseHTTPRequestHandler, answer: Answer) -> None:
         handler.close_connection = True
         handler.send_response(answer.status)
         handler.send_header("Content-Type", "application/json")
@@ -285,27 +307,35 @@ class HttpFaults:
         except OSError:
             return
 
-    def _pass_on(self, asked: _Asked) -> _Answer:
+    def _pass_on(self, asked: Asked) -> Answer:
         parts = urlsplit(self._upstream())
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=UPSTREAM_TIMEOUT_S)
         try:
-            connection.request(asked.method, asked.path, asked.body or None, asked.headers)
+            connection.request(asked.method, asked.path, asked.body or None, self.headers_on(asked))
             answer = connection.getresponse()
-            return _Answer(answer.status, answer.getheaders(), answer.read())
+            return Answer(answer.status, answer.getheaders(), answer.read())
         finally:
             connection.close()
 
 
-def _said(status: int) -> _Answer:
-    return _Answer(status, [("Content-Type", "text/plain")], f"the proxy says {status}".encode())
+def _in_chunks(stream: BufferedIOBase) -> bytes:
+    """A body whose length its sender did not know."""
+    pieces: list[bytes] = []
+    while size := int(stream.readline().partition(b";")[0] or b"0", 16):
+        pieces.append(stream.read(size))
+        stream.readline()
+    while stream.readline().strip():
+        """What comes behind the last chunk."""
+    return b"".join(pieces)
 
 
-def _answer(handler: BaseHTTPRequestHandler, answer: _Answer) -> None:
+def _answer(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
     handler.send_response(answer.status)
     for name, value in answer.headers:
         if name.lower() not in ("content-length", "transfer-encoding", "connection", "server", "date"):
             handler.send_header(name, value)
-    handler.send_header("Content-Length", str(len(answer.body)))
+    of_head = next((value for name, value in answer.headers if name.lower() == "content-length"), "0")
+    handler.send_header("Content-Length", of_head if handler.command == "HEAD" else str(len(answer.body)))
     handler.end_headers()
     if handler.command != "HEAD":
         handler.wfile.write(answer.body)

@@ -13,6 +13,7 @@ from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.paths import Granularity, cluster_key
+from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema
 from tests.support.intake_files import Intake
 from tests.support.orders import raw_schema, rows_of
@@ -43,7 +44,7 @@ def task_of(
     if not (objects.root / cluster_key()).exists():
         identify(objects.root)
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for plan in plans}
-    return TaskDescriptor(CLUSTER, f"file://{objects.root}", 1, topics, tuple(plans), options or RefineOptions())
+    return TaskDescriptor(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, tuple(plans), options or RefineOptions())
 
 
 def refine(intake: Intake, plans: list[Plan], **more: Any) -> list[PlanResult]:

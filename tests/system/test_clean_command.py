@@ -10,7 +10,21 @@ from archiver.log.lease import FileLease
 from tests.support.deployment import Deployment
 from tests.support.driver import AheadClock, Driver
 
-DOCUMENT = {"dry_run", "barrier_ms", "condemned", "deleted", "waiting", "kept", "pinned", "topics", "findings", "starts", "kinds", "error"}
+DOCUMENT = {
+    "dry_run",
+    "barrier_ms",
+    "condemned",
+    "deleted",
+    "waiting",
+    "kept",
+    "pinned",
+    "topics",
+    "findings",
+    "starts",
+    "kinds",
+    "uploads",
+}
+DOCUMENT |= {"error"}
 
 
 @pytest.fixture

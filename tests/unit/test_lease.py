@@ -1,19 +1,17 @@
-"""Does a lease have one holder, and does a dead holder let go?"""
+"""Does a dead holder of a lease on a file let go? What every lease owes is in tests/contract/test_leases.py."""
 
 from __future__ import annotations
 
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from archiver.errors import Halt, LeaseHeld
-from archiver.log.lease import FileLease, Lease, LeasePlace, MemoryLease
+from archiver.log.lease import FileLease
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -26,16 +24,6 @@ lease.acquire()
 print("held", flush=True)
 sys.stdin.read()
 """
-
-Make = Callable[[str], Lease]
-
-
-@pytest.fixture(params=["file", "memory"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    place = LeasePlace()
-    if request.param == "file":
-        return lambda owner: FileLease(tmp_path / "new" / "archiver.lease", owner)
-    return lambda owner: MemoryLease(owner, place)
 
 
 @pytest.fixture
@@ -51,63 +39,6 @@ def other_process(path: Path) -> Iterator[subprocess.Popen[bytes]]:
         assert process.stdout.readline() == b"held\n"
         yield process
         process.kill()
-
-
-def test_one_holds_it_until_released(make: Make) -> None:
-    one, two = make("host:1"), make("host:2")
-    assert one.holder() is None
-    one.acquire()
-    assert (one.holder(), two.holder()) == ("host:1", "host:1")
-    with pytest.raises(LeaseHeld, match="host:1") as caught:
-        two.acquire()
-    assert caught.value.holder == "host:1"
-    two.release()
-    assert two.holder() == "host:1"
-    one.release()
-    assert (one.holder(), two.holder()) == (None, None)
-    two.acquire()
-    assert one.holder() == "host:2"
-    two.release()
-
-
-def test_acquiring_and_releasing_twice_is_harmless(make: Make) -> None:
-    one, two = make("host:1"), make("host:2")
-    one.acquire()
-    one.acquire()
-    one.release()
-    one.release()
-    two.acquire()
-    two.release()
-
-
-def test_of_all_who_want_it_one_gets_it_while_others_look(make: Make) -> None:
-    """Looking must not keep the lease from whoever wants it."""
-    done = threading.Event()
-    watcher = make("watcher:0")
-
-    def watch() -> None:
-        while not done.is_set():
-            watcher.holder()
-
-    def want(lease: Lease) -> bool:
-        try:
-            lease.acquire()
-        except LeaseHeld:
-            return False
-        return True
-
-    with ThreadPoolExecutor(8) as pool:
-        watching = [pool.submit(watch) for _ in range(2)]
-        try:
-            for number in range(50):
-                leases = [make(f"host:{number}-{worker}") for worker in range(4)]
-                assert list(pool.map(want, leases)).count(True) == 1
-                for lease in leases:
-                    lease.release()
-        finally:
-            done.set()
-        for future in watching:
-            future.result()
 
 
 def test_another_process_holds_it_and_a_kill_frees_it(path: Path, other_process: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from archiver.errors import ConfigInvalid
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.open import open_store
+from archiver.objects.place import StorePlace
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from archiver.objects.open import open_store
     ],
 )
 def test_file_uris(uri: str, path: str) -> None:
-    store = open_store(uri)
+    store = open_store(StorePlace(uri))
     assert isinstance(store, LocalObjectStore)
     assert store.root == Path(path)
 
@@ -32,8 +33,12 @@ def test_file_uris(uri: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("s3://bucket/prefix", "S3 is not in this version"),
-        ("S3A://bucket/prefix", "S3 is not in this version"),
+        ("S3A://bucket/prefix", "write s3://"),
+        ("s3n://bucket/prefix", "write s3://"),
+        ("s3://b/prefix", "not the name of a bucket"),
+        ("s3://bucket/a//b", "prefix 'a//b' is not usable"),
+        ("s3://bucket/a b", "prefix 'a b' is not usable"),
+        ("s3://bucket/..", "prefix '..' is not usable"),
         ("/var/data", "must be of the form file:///"),
         ("data", "must be of the form file:///"),
         ("", "must be of the form file:///"),
@@ -53,5 +58,5 @@ def test_file_uris(uri: str, path: str) -> None:
 )
 def test_other_uris_are_refused(uri: str, message: str) -> None:
     with pytest.raises(ConfigInvalid, match=r"data\.uri") as caught:
-        open_store(uri)
+        open_store(StorePlace(uri))
     assert message in str(caught.value)

@@ -184,7 +184,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         "cluster: a\ndata: {uri: d}\nmetadata: {}",
         ", line 3: metadata: names no metadata store; add sqlite: {path: FILE}",
     ),
-    "s3": ("cluster: a\ndata: {uri: s3://b/p}\nmetadata: {sqlite: {path: m}}", ", line 2: data.uri: S3: this version does not have it yet"),
+    "s3a": ("cluster: a\ndata: {uri: s3a://bucket/p}\nmetadata: {sqlite: {path: m}}", ", line 2: data.uri: s3a:// is Hadoop's spelling"),
     "other object store": (
         "cluster: a\ndata: {uri: ftp://b/p}\nmetadata: {sqlite: {path: m}}",
         "data.uri: there is no object store for ftp://",
@@ -199,11 +199,11 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "region without s3": (
         "cluster: a\ndata: {uri: d, region: x}\nmetadata: {sqlite: {path: m}}",
-        "data.region: belongs to s3:// and this version does not have it yet",
+        "data.region: belongs to s3://; remove it",
     ),
     "etcd": (
         "cluster: a\ndata: {uri: d}\nmetadata: {etcd: {addresses: [a]}}",
-        ", line 3: metadata.etcd: etcd: this version does not have it yet",
+        ", line 3: metadata.etcd.addresses[0]: 'a' is not HOST:PORT",
     ),
     "sources": (
         LEAST + "sources: [{files: {glob: x, topic: t, format: jsonl}}]",

@@ -1,0 +1,172 @@
+"""Does the log in etcd stay whole while members die, stop answering, and many processes append at once?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from archiver.errors import RetryLater
+from archiver.log.etcd import get
+from archiver.log.reading import entries_from
+from archiver.log.store import Appended, Entry
+from archiver.proto import etcd_rpc_pb2 as rpc
+from tests.support.etcd_server import Etcd, EtcdThree
+from tests.support.etcd_stores import access_to, cluster_of, etcd_store, store_of
+
+REPOSITORY = Path(__file__).parents[2]
+APPENDERS_TIMEOUT_S = 100
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[EtcdThree]:
+    with EtcdThree(tmp_path / "etcd") as members:
+        yield members
+
+
+def appenders(addresses: Sequence[str], folder: Path, names: Sequence[str], each: int, pause_s: float) -> list[subprocess.Popen[bytes]]:
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.support.etcd_appender", ",".join(addresses), str(folder / name), name, str(each), str(pause_s)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for name in names
+    ]
+
+
+def check_all_are_there_once(
+    running: Sequence[subprocess.Popen[bytes]], names: Sequence[str], each: int, addresses: Sequence[str], folder: Path
+) -> None:
+    """Wait for the appenders; then the log is dense, and holds what they were told at the index they were told, and nothing else."""
+    results = [process.communicate(timeout=APPENDERS_TIMEOUT_S) for process in running]
+    assert [process.returncode for process in running] == [0] * len(running), [error[-2000:] for _, error in results]
+    acknowledged = sorted((int(index), name) for out, _ in results for index, name in (line.split() for line in out.decode().splitlines()))
+    store = etcd_store(addresses, folder)
+    found = [(entry.index, entry.data.decode()) for entry in entries_from(store.log("intake"), 0)]
+    store.close()
+    assert found == acknowledged
+    assert [index for index, _ in found] == list(range(len(names) * each))
+    for name in names:
+        assert [text for _, text in found if text.startswith(f"{name}-")] == [f"{name}-{number}" for number in range(each)]
+
+
+def while_they_append(progress: Callable[[], int], at: int, fault: Callable[[], None]) -> threading.Thread:
+    """Do it once the log has that many entries."""
+
+    def wait() -> None:
+        while progress() < at:
+            time.sleep(0.02)
+        fault()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_eight_processes_append_at_once(tmp_path: Path) -> None:
+    names, each = [f"p{number}" for number in range(8)], 40
+    with Etcd(tmp_path / "etcd") as etcd:
+        running = appenders([etcd.address], tmp_path, names, each, 0)
+        check_all_are_there_once(running, names, each, [etcd.address], tmp_path)
+
+
+def test_the_leader_is_killed_while_processes_append(three: EtcdThree, tmp_path: Path) -> None:
+    names, each = ["a", "b", "c"], 120
+    store = etcd_store(three.addresses, tmp_path)
+    running = appenders(three.addresses, tmp_path, names, each, 0.01)
+    killed: list[Etcd] = []
+
+    def tail() -> int:
+        try:
+            return store.log("intake").tail()
+        except RetryLater:
+            return 0
+
+    def kill() -> None:
+        killed.append(three.leader())
+        killed[-1].kill()
+
+    first = while_they_append(tail, 60, kill)
+    first.join()
+    killed[0].start(wait=False)
+    second = while_they_append(tail, 200, kill)
+    second.join()
+    check_all_are_there_once(running, names, each, three.addresses, tmp_path)
+    assert len(killed) == 2
+    store.close()
+
+
+def test_a_member_that_hangs_costs_one_deadline(three: EtcdThree, tmp_path: Path) -> None:
+    """Paused, it accepts connections and never answers."""
+    timeout_s = 0.5
+    paused = next(member for member in three.members if member is not three.leader())
+    others = [member for member in three.members if member is not paused]
+    store = store_of(access_to([paused.address, *(member.address for member in others)], timeout_s), tmp_path)
+    log = store.log("intake")
+    assert log.append(0, b"first") is Appended.OK
+    store.cluster._current = 0  # another one, where the first was slow to find its leader
+    paused.pause()
+    began_s = time.monotonic()
+    assert log.read(0) == [Entry(0, b"first")]
+    assert timeout_s * 0.9 < time.monotonic() - began_s < timeout_s + 1.5, "the first deadline is waited for"
+    began_s = time.monotonic()
+    assert log.append(1, b"second") is Appended.OK
+    assert log.tail() == 2
+    assert time.monotonic() - began_s < timeout_s, "from then on another member is asked"
+    paused.go_on()
+    store.close()
+
+
+def test_an_append_that_a_hanging_member_has_is_unknown_and_lands_later(tmp_path: Path) -> None:
+    with Etcd(tmp_path / "etcd") as etcd:
+        store = store_of(access_to([etcd.address], timeout_s=0.5), tmp_path)
+        log = store.log("intake")
+        assert log.append(0, b"first") is Appended.OK
+        etcd.pause()
+        assert log.append(1, b"late") is Appended.UNKNOWN
+        with pytest.raises(RetryLater, match="deadline exceeded"):
+            log.tail()
+        etcd.go_on()
+        deadline_s = time.monotonic() + 20
+        while (outcome := log.append(1, b"late")) is Appended.UNKNOWN and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert outcome is Appended.OK
+        assert [entry.data for entry in log.read(0)] == [b"first", b"late"]
+        store.close()
+
+
+def test_a_member_without_the_others_says_nothing_old(three: EtcdThree, tmp_path: Path) -> None:
+    """A read is answered by most members or not at all: an old tail would be the tail of a deposed leader."""
+    alone, *others = three.members
+    store = store_of(access_to([alone.address], timeout_s=1.0), tmp_path)
+    log = store.log("intake")
+    assert log.append(0, b"first") is Appended.OK
+    for member in others:
+        member.pause()
+    for work in (log.tail, lambda: log.read(0), log.floor):
+        with pytest.raises(RetryLater, match="no member of the metadata store answers"):
+            work()
+    patient = cluster_of(access_to([alone.address], 30.0), "/a")
+    began_s = time.monotonic()
+    with pytest.raises(RetryLater, match="no leader"):
+        patient.ask(rpc.TxnRequest(success=[get(b"any")]))
+    assert time.monotonic() - began_s < 10, "a member that knows of no leader is not waited for"
+    patient.close()
+    for member in others:
+        member.go_on()
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        try:
+            assert log.tail() == 1
+            break
+        except RetryLater:
+            time.sleep(0.1)
+    assert log.tail() == 1
+    store.close()

@@ -1,0 +1,85 @@
+"""What a Spark worker reads of files in a bucket, called here without Spark: other people's files, and their position deletes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from archiver.clock import SystemClock
+from archiver.errors import NotFound
+from archiver.ids import SystemIds
+from archiver.objects.cluster import ensure_cluster
+from archiver.objects.s3 import S3ObjectStore
+from reconcile.rows import RowFile
+from reconcile.spark.stored import StoredFiles, Worker
+from reconcile.spark.summary import packed, unpacked
+from tests.support.s3_server import S3Server
+from tests.support.s3_store import place, s3_server  # noqa: F401 - a fixture
+
+KAFKA = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))])
+
+
+class Bucket:
+    """A cluster's bucket with files of somebody else."""
+
+    def __init__(self, server: S3Server) -> None:
+        self.place = place(server)
+        cluster = ensure_cluster(S3ObjectStore(self.place), "test", SystemIds(), SystemClock())
+        self.store = S3ObjectStore(self.place, cluster.cluster_id)
+        self.files = StoredFiles(self.place, cluster.cluster_id)
+
+    def put(self, key: str, table: pa.Table, hidden: tuple[tuple[int, int], ...] = ()) -> RowFile:
+        data = io.BytesIO()
+        pq.write_table(table, data)
+        self.store.create(key, data.getvalue())
+        return RowFile(self.store.uri(key), len(data.getvalue()), hidden=hidden)
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest) -> Bucket:
+    return Bucket(request.getfixturevalue("s3_server"))
+
+
+def rows(partition: int, offsets: range) -> pa.Table:
+    cells = [{"partition": partition, "offset": offset, "ingest_timestamp": 1_000_000 + offset} for offset in offsets]
+    return pa.table({"other": pa.array(list(offsets)), "kafka": pa.array(cells, KAFKA)})
+
+
+def run(work: Worker, *files: RowFile) -> Iterator[pa.RecordBatch]:
+    """The worker on one task with these files."""
+    task = packed(list(files)).column(0)
+    return work([pa.RecordBatch.from_arrays([task], names=["task"])])
+
+
+def results(work: Worker, *files: RowFile) -> list[Any]:
+    return [unpacked(cell.as_py()) for batch in run(work, *files) for cell in batch.column("result")]
+
+
+def test_coordinates_of_other_peoples_files(bucket: Bucket) -> None:
+    files = [bucket.put("archive/a.parquet", rows(0, range(5)), hidden=((1, 3),)), bucket.put("archive/b.parquet", rows(1, range(7, 9)))]
+    found = [row for batch in run(bucket.files.coordinates(), *files) for row in batch.to_pylist()]
+    assert [(row["partition"], row["offset"], row["hidden"]) for row in found] == [
+        *((0, 0, False), (0, 1, True), (0, 2, True), (0, 3, False), (0, 4, False)),
+        *((1, 7, False), (1, 8, False)),
+    ]
+    assert [row["time"] for row in found] == [1_000_000 + row["offset"] for row in found]
+    assert results(bucket.files.counts(), *files) == [{files[0].uri: 5}, {files[1].uri: 2}]
+
+
+def test_a_file_is_found_however_its_scheme_is_spelled(bucket: Bucket) -> None:
+    file = bucket.put("archive/a.parquet", rows(0, range(5)))
+    hadoop = RowFile(file.uri.replace("s3://", "s3a://"), file.size)
+    assert results(bucket.files.counts(), hadoop) == [{hadoop.uri: 5}]
+    with pytest.raises(NotFound, match="outside of"):
+        results(bucket.files.counts(), RowFile("s3://another-bucket/archive/a.parquet", 1))
+
+
+def test_positions_that_delete_files_hide(bucket: Bucket) -> None:
+    file = bucket.put("archive/deletes.parquet", pa.table({"file_path": ["x", "x", "y"], "pos": pa.array([3, 4, 0], pa.int64())}))
+    found = [row for batch in run(bucket.files.positions(), file) for row in batch.to_pylist()]
+    assert [(row["file_path"], row["pos"]) for row in found] == [("x", 3), ("x", 4), ("y", 0)]
