@@ -15,6 +15,7 @@ from pydantic import BaseModel, SecretStr
 
 from archiver.errors import ConfigInvalid
 from archiver.settings import Settings, TestingSettings, TopicArchiveSettings, load_settings
+from archiver.settings_metadata import EtcdSettings, EtcdTlsSettings
 from archiver.settings_types import parse_duration
 from tests.support.dockerfile import BUILD_STAGE, copied_sources, of, read_dockerfile
 from tests.support.installation import FILES, NOT_RUN, PROGRAM, ROOT, SYSTEMD, section
@@ -142,11 +143,11 @@ def test_the_example_names_every_key() -> None:
     kinds = [field.annotation for field in Settings.model_fields.values()]
     groups: list[type[BaseModel]] = [Settings]
     groups += [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TestingSettings]
-    assert len(groups) > 8
+    groups += [EtcdSettings, EtcdTlsSettings]
+    assert len(groups) > 10
     wanted = {name for group in groups for name in group.model_fields}
-    later = {"etcd", "endpoint", "region", "path_style", "access_key_id", "secret_access_key", "testing"}
-    assert wanted - later - named == set()
-    assert later & named == set(), "keys of later versions are no example"
+    assert wanted - {"testing"} - named == set()
+    assert "testing" not in named, "it is no example"
 
 
 def test_the_example_shows_the_defaults() -> None:
@@ -188,13 +189,23 @@ def test_a_credential_is_found_where_the_unit_has_it_put(unit: Unit, tmp_path: P
 
 
 def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
-    text = EXAMPLE.read_text().replace("sources: []\n", "sources:\n")
+    """The bucket and etcd in place of the folder and the database, of which there is one each."""
+    text = EXAMPLE.read_text().replace("sources: []\n", "sources:\n").replace('  uri: "file:///var/lib/stream-archiver/data"\n', "")
+    text = re.sub(r"^  sqlite:\n(?:    .*\n)+", "", text, flags=re.MULTILINE)
     lines = [re.sub(r"^(\s*)# (?=\s*(?:- )?[a-z_]+:(?: |$))", r"\1", line) for line in text.splitlines()]
     (tmp_path / "archiver.yaml").write_text("\n".join(lines).replace(CREDENTIALS, f"{tmp_path}/"))
     (tmp_path / "orders.binpb").write_bytes((DEPLOY / "config/orders.binpb").read_bytes())
-    for name in ("admin-token", "catalog-token", "registry"):
+    secrets = ("admin-token", "catalog-token", "registry", "s3-key", "s3-secret", "s3-token", "etcd-password")
+    for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key"):
         (tmp_path / name).write_text("planted")
     settings = load_settings(tmp_path / "archiver.yaml", {})
+    assert settings.data.uri == "s3://events/prod"
+    assert settings.data.session_token is not None
+    etcd = settings.metadata.etcd
+    assert etcd is not None
+    assert etcd.tls is not None
+    for name in ("prefix", "state", "insecure", "request_timeout", "lease_ttl"):
+        assert getattr(etcd, name) == EtcdSettings.model_fields[name].default, name
     assert [catalog.name for catalog in settings.catalogs] == ["local", "lake"]
     assert len(settings.sources) == 1
     assert settings.http.admin_token is not None
