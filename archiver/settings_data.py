@@ -5,14 +5,13 @@ Plain values only. The text under a key is its entry in docs/configuration.md.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, StrictBool, model_validator
 
-from archiver.settings_types import DataUri, Duration, FilePath, Group, Located, Secret, Size
+from archiver.settings_types import DataUri, Duration, FilePath, Group, Located, Secret, Size, is_loopback
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*", re.ASCII)
@@ -129,13 +128,6 @@ def _bad_endpoint(endpoint: str, allow_http: bool) -> str | None:
         return f"{endpoint[:80]!r} {wanted}"
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/") or parts.query or parts.fragment:
         return f"{endpoint[:80]!r} {wanted}, without a path"
-    if parts.scheme == "http" and not allow_http and not _is_loopback(host):
+    if parts.scheme == "http" and not allow_http and not is_loopback(host):
         return "http:// to another machine is neither private nor safe from changes; use https://, or set allow_http: true"
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -5,13 +5,12 @@ Plain values only. The text under a key is its entry in docs/configuration.md.
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, StrictBool, model_validator
 
-from archiver.settings_types import Duration, FilePath, Group, Listen, Located, Secret
+from archiver.settings_types import Duration, FilePath, Group, Listen, Located, Secret, is_loopback
 
 _REQUESTS_PER_LEASE = 2
 _MEMBERS_MAX = 16
@@ -92,7 +91,7 @@ class EtcdSettings(Group):
                 problems.append((("addresses", place), f"{address} stands there twice"))
             elif int(port) == 0:
                 problems.append((("addresses", place), f"{address} has no port; etcd's clients' port is 2379 unless it was changed"))
-            elif self.tls is None and not self.insecure and not _is_loopback(host.strip("[]")):
+            elif self.tls is None and not self.insecure and not is_loopback(host.strip("[]")):
                 why = (
                     "is another machine, and without tls others can read and change the logs on the way; give tls: {ca_file: FILE}, or say"
                 )
@@ -130,10 +129,3 @@ class MetadataSettings(Group):
             return self.sqlite.path
         assert self.etcd is not None, "one of them is there"
         return self.etcd.state / "etcd"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

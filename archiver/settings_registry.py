@@ -6,13 +6,12 @@ in an address.
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, StrictInt, WithJsonSchema, model_validator
 
-from archiver.settings_types import Duration, FilePath, Group, Located, Secret, Size
+from archiver.settings_types import Duration, FilePath, Group, Located, Secret, Size, is_loopback
 
 Problems = list[tuple[tuple[str | int, ...], str]]
 
@@ -117,7 +116,7 @@ class ConfluentSettings(Group):
         problems: Problems = []
         parts = urlsplit(self.url)
         if parts.scheme == "http":
-            if self.auth is not None and not _is_loopback(parts.hostname or ""):
+            if self.auth is not None and not is_loopback(parts.hostname or ""):
                 problems.append(
                     (("auth",), f"would send a secret unprotected to {parts.hostname}; use https://, or a registry on this machine")
                 )
@@ -126,16 +125,6 @@ class ConfluentSettings(Group):
         if problems:
             raise Located(problems)
         return self
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether what is sent to the host never leaves this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class CompileSettings(Group):

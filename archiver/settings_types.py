@@ -7,6 +7,7 @@ message here never repeats a secret.
 from __future__ import annotations
 
 import glob
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -321,3 +322,13 @@ Secret = Annotated[SecretStr, BeforeValidator(reveal), WithJsonSchema(SECRET_SCH
 TopicName = Annotated[str, BeforeValidator(check_topic_name)]
 TableName = Annotated[str, BeforeValidator(check_table)]
 MessageName = Annotated[str, BeforeValidator(check_message)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether what is sent to the host never leaves this machine."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -8,28 +8,19 @@ which harms nobody. The object stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Protocol, runtime_checkable
 
 from archiver.errors import ConfigInvalid, KeyExists, NotFound
 from archiver.objects.paths import probe_key
-from archiver.objects.store import ObjectInfo, ObjectStore
+from archiver.objects.store import ObjectStore
 
 PROBE: Final = b"stream-archiver asks with this object whether the store refuses to replace an object\n"
 
 
 @runtime_checkable
-class CreatesInParts(Protocol):
+class CreatesInParts(ObjectStore, Protocol):
     """A store on a server, which has another way to create large objects."""
-
-    def uri(self, key: str) -> str:
-        """As `ObjectStore` says, as do the next three."""
-
-    def create(self, key: str, data: bytes) -> None: ...
-
-    def read(self, key: str) -> bytes: ...
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]: ...
 
     def create_in_parts(self, key: str, data: bytes) -> None:
         """As `create`, however small the data."""

@@ -15,6 +15,7 @@ from archiver.errors import InvalidInput
 
 _ROUNDS_MAX = 100
 """Times that a path may have been percent-encoded over."""
+_BUCKET_SCHEMES = ("s3", "s3a", "s3n")
 
 
 def tail(path: str, folder: str) -> str | None:
@@ -38,6 +39,16 @@ def tail(path: str, folder: str) -> str | None:
         if components[at : at + len(wanted)] == wanted:
             return "/".join(components[at + len(wanted) :])
     return None
+
+
+def key_in_bucket(path: str, root: str) -> str | None:
+    """The key of an object of the bucket whose URI is `root`, however an engine spells the scheme; None for anything else.
+
+    For reading only: what is to be deleted is compared by `tail`, which knows every spelling.
+    """
+    scheme, _, rest = path.partition("://")
+    below = root.rstrip("/").partition("://")[2] + "/"
+    return rest[len(below) :] if scheme in _BUCKET_SCHEMES and rest.startswith(below) else None
 
 
 def _decoded(path: str) -> str:

@@ -11,13 +11,13 @@ from typing import Final
 
 from archiver.catalog.tables import LiveFile
 from archiver.errors import Halt, NotFound
+from archiver.objects.spelling import key_in_bucket
 from archiver.objects.store import ObjectStore
 from archiver.settings_types import format_size
 
 FETCHED_MAX: Final = 1024**3
 """Bytes of one query's files."""
 _CHUNK_BYTES: Final = 8 * 1024 * 1024
-_SCHEMES: Final = ("s3", "s3a", "s3n")
 
 
 class FetchedFiles:
@@ -25,7 +25,7 @@ class FetchedFiles:
 
     def __init__(self, objects: ObjectStore, bytes_max: int = FETCHED_MAX) -> None:
         self._objects = objects
-        self._root = objects.uri("k").removesuffix("k").partition("://")[2]
+        self._root = objects.uri("k").removesuffix("k")
         self._left = bytes_max
         self._bytes_max = bytes_max
         self._paths: dict[str, str] = {}
@@ -42,12 +42,12 @@ class FetchedFiles:
         return [self._paths[file.path] for file in files]
 
     def _fetched(self, file: LiveFile) -> str:
-        scheme, _, path = file.path.partition("://")
-        if scheme not in _SCHEMES or not path.startswith(self._root):
+        key = key_in_bucket(file.path, self._root)
+        if key is None:
             raise Halt(f"{file.path} lies outside of data.uri; ask Spark or Trino")
         target = self._objects.spool_dir() / f"query-{len(self._paths)}"
         try:
-            with self._objects.open_input(path[len(self._root) :]) as source, target.open("wb") as copy:
+            with self._objects.open_input(key) as source, target.open("wb") as copy:
                 while data := source.read(_CHUNK_BYTES):
                     copy.write(data)
         except (NotFound, OSError) as error:

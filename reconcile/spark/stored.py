@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from archiver.errors import ArchiverError, NotFound
 from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
+from archiver.objects.spelling import key_in_bucket
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
@@ -99,11 +100,10 @@ class StoredFiles:
 
     def _key(self, file: RowFile) -> str:
         """The object behind a uri, however engines spell its scheme."""
-        scheme, _, path = file.uri.partition("://")
-        root = self._place.uri.rstrip("/").partition("://")[2] + "/"
-        if scheme not in ("s3", "s3a", "s3n") or not path.startswith(root):
+        key = key_in_bucket(file.uri, self._place.uri)
+        if key is None:
             raise NotFound(f"{file.uri} lies outside of {self._place.uri}")
-        return path[len(root) :]
+        return key
 
 
 def _placed(file: RowFile, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What the suites of tables share: every catalog they run on."""
+"""What the suites share: every catalog that those of tables run on, the S3 server and the proxy before it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.tables import Tables
 from tests.support.rest_catalog import rest_catalog
+from tests.support.s3_faults import S3Faults
+from tests.support.s3_server import S3Server
+from tests.support.s3_store import s3_server
 from tests.support.table_catalogs import KINDS, REAL, opened, real_tables
 
-__all__ = ["iceberg", "rest_catalog", "tables"]
+__all__ = ["faults", "iceberg", "rest_catalog", "s3_server", "server", "tables"]
 
 
 @pytest.fixture(params=KINDS)
@@ -29,3 +32,17 @@ def iceberg(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergT
     found = real_tables(request, tmp_path)
     yield found
     found.close()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> S3Server:
+    """The module's own; tests keep apart by their buckets."""
+    found: S3Server = request.getfixturevalue("s3_server")
+    return found
+
+
+@pytest.fixture
+def faults(server: S3Server) -> Iterator[S3Faults]:
+    """A proxy that loses, refuses and counts."""
+    with S3Faults(server) as proxy:
+        yield proxy

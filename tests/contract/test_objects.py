@@ -18,7 +18,7 @@ from archiver.objects.once import create_once
 from archiver.objects.s3 import S3ObjectStore
 from archiver.objects.store import ObjectStore
 from tests.support.faulty_objects import FaultyObjectStore, ObjectFault
-from tests.support.s3_store import new_store, s3_server  # noqa: F401 - a fixture
+from tests.support.s3_store import new_store
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,10 @@ from archiver.objects.s3 import S3ObjectStore
 from tests.support.http_faults import Fault, Operation, Play
 from tests.support.s3_faults import S3Faults
 from tests.support.s3_server import SECRET_ACCESS_KEY, S3Server
-from tests.support.s3_store import new_store, options, place, s3_server  # noqa: F401 - a fixture
+from tests.support.s3_store import new_store, options, place
 
 CLUSTER = "c" * 32
 THREE_PARTS = os.urandom(1024) * 11 * 1024
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> S3Server:
-    found: S3Server = request.getfixturevalue("s3_server")
-    return found
-
-
-@pytest.fixture
-def faults(server: S3Server) -> Iterator[S3Faults]:
-    with S3Faults(server) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,19 +21,7 @@ from archiver.objects.s3_client import client_for
 from reconcile.uploads import stale_uploads, stray_uploads
 from tests.support.s3_faults import S3Faults
 from tests.support.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY, S3Server
-from tests.support.s3_store import new_store, place, s3_server  # noqa: F401 - a fixture
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> S3Server:
-    found: S3Server = request.getfixturevalue("s3_server")
-    return found
-
-
-@pytest.fixture
-def faults(server: S3Server) -> Iterator[S3Faults]:
-    with S3Faults(server) as proxy:
-        yield proxy
+from tests.support.s3_store import new_store, place
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from archiver.errors import Halt
 from archiver.query.fetched import FetchedFiles
 from tests.support.s3_faults import S3Faults
 from tests.support.s3_server import S3Server
-from tests.support.s3_store import new_store, s3_server  # noqa: F401 - a fixture
+from tests.support.s3_store import new_store
 
 
 def live(path: str, size: int) -> LiveFile:
