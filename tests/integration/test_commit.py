@@ -18,13 +18,13 @@ from archiver import failpoints
 from archiver.catalog.commit import CommitOutcome, iso_time, ranges_text
 from archiver.catalog.layout import WATERMARKS
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.tables import Prepared, Swapped, Tables
+from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, Tables
 from archiver.errors import Deposed, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds, new_uuid
 from archiver.ledger.bridge import append_table_committed
 from archiver.ledger.leader import Body, Leader
 from archiver.log.sqlite import SqliteLogStore
-from tests.support.foreign_hands import check_rows, iceberg_tables, view_of
+from tests.support.foreign_hands import check_rows, compact, iceberg_tables, roll_back, roll_forward, view_of
 from tests.support.tables import START_US, TOPIC_ID, Bench, FaultyTables, Limits, Paused, SwapFault, offsets_in, rows
 
 
@@ -122,6 +122,36 @@ def test_c6_out_of_attempts_with_an_open_request_is_unknown_and_the_next_leader_
     assert outcome is not None
     assert (outcome.committed, outcome.watermarks[0]) == (tuple(keys), 10)
     check_rows(tables, tmp_path, (0, 0, 10))
+
+
+def test_c6_a_request_is_not_dead_while_its_base_may_come_back(tables: Tables, bench: Bench, tmp_path: Path) -> None:
+    """Somebody takes his own compaction back, on which the request was based, and then makes it current again."""
+    leader = bench.leader()
+    bench.write(leader, bench.table(tables), (0, 0, 10))
+    bench.commit(tables, leader)
+    before = view_of(tables).snapshot_id or 0
+    compact(tables, bench, 0, 0, 10)
+    compacted = view_of(tables).snapshot_id or 0
+    assert before != compacted
+    bench.write(leader, view_of(tables), (0, 10, 15))
+
+    class Away(FaultyTables):
+        def swap(self, prepared: Prepared) -> Swapped:
+            if self.swaps:
+                return Swapped(SwapOutcome.CONFLICT, prepared.snapshot_id, "refused")
+            swapped = super().swap(prepared)
+            roll_back(tables, before)
+            return swapped
+
+    away = Away(tables, SwapFault.LATE)
+    with pytest.raises(OutcomeUnknown, match="may still land"):
+        bench.commit(away, leader, attempts_max=2)
+    roll_forward(tables, compacted)
+    assert away.deliver() == [SwapOutcome.APPLIED], "it could land"
+    outcome = bench.settle(tables, leader)
+    assert outcome is not None
+    assert outcome.watermarks[0] == 15
+    check_rows(tables, tmp_path, (0, 0, 15))
 
 
 def test_out_of_attempts_without_an_open_request_is_tried_later(tables: Tables, bench: Bench) -> None:
