@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit clean java dist screenshots
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror clean java dist screenshots
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -115,7 +115,7 @@ lock:  ## Resolve the dependencies anew (needs uv); UPGRADE=--upgrade takes the 
 	scripts/lock.sh dev $(UPGRADE)
 	scripts/lock.sh runtime $(UPGRADE)
 
-bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-deep-audit  ## Run all measurements
+bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror  ## Run all measurements
 
 bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
 	$(BIN)/python bench/refine.py
@@ -140,6 +140,12 @@ bench-deep-audit: java $(INSTALLED)  ## Measure the deep audit beside refinement
 
 bench-growth: $(INSTALLED)  ## Measure what a commit costs after 100, 1,000 and 10,000 commits (hours)
 	$(BIN)/python -m bench.growth --output bench/results/growth.json
+
+bench-backlog: $(INSTALLED)  ## Measure what 2,000 archives that wait for one commit cost
+	$(BIN)/python -m bench.backlog --output bench/results/backlog.json
+
+bench-mirror: java $(INSTALLED)  ## Measure the mirror beside a bare Kafka consumer (needs Java)
+	$(BIN)/python -m bench.mirror --output bench/results/mirror.json
 
 clean:  ## Remove the environment, builds and caches (but for .cache and demo-data)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

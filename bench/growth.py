@@ -190,17 +190,26 @@ class Table:
         self.tables.close()
         self._logs.close()
 
-    def commit(self, costs: Sequence[Costs]) -> None:
-        """One round, counted into all of `costs`."""
+    def write(self) -> bytes:
+        """The first half of a round: an archive of every partition waits for its commit; returns the id of that."""
         self._clock.advance(self._cadence_s)
         files = [self._archive(partition) for partition in range(self.partitions)]
         self._at += ROWS
-        ledger = _Stopwatch()
+        commit_id = self._publisher.round_started()
+        self._publisher.files_written(commit_id, self._work, files)
+        self._publisher.round_written(commit_id, [self._work])
+        return commit_id
+
+    def reader(self) -> Leader:
+        """Another process's view of the ledger, nothing of it read yet."""
+        return self._new_leader()
+
+    def commit(self, costs: Sequence[Costs], written: bytes | None = None) -> None:
+        """One round, or what is left of the one that `write` has begun, counted into all of `costs`."""
+        ledger = Stopwatch()
         with ledger:
-            commit_id = self._publisher.round_started()
-            self._publisher.files_written(commit_id, self._work, files)
-            self._publisher.round_written(commit_id, [self._work])
-        before, watch = counting_io.TOTAL.copy(), _Stopwatch()
+            commit_id = written or self.write()
+        before, watch = counting_io.TOTAL.copy(), Stopwatch()
         with watch:
             outcome = self._committer.commit(self._target, uuid.UUID(bytes=commit_id), self._clock.now_us())
         counted = counting_io.TOTAL.since(before)
@@ -241,7 +250,7 @@ class Table:
         assert view is not None
         table: Any = view.handle
         manifests = table.metadata.current_snapshot().manifests(table.io)
-        reader, watch = self._new_leader(), _Stopwatch()
+        reader, watch = self._new_leader(), Stopwatch()
         with watch:
             reader.refresh()
         return {
@@ -258,7 +267,7 @@ class Table:
         }
 
 
-class _Stopwatch:
+class Stopwatch:
     """Adds up wall time, and CPU time of all threads."""
 
     def __init__(self) -> None:

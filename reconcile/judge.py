@@ -33,6 +33,8 @@ class PartitionFinding:
     gaps: tuple[Range, ...] = ()
     missing: tuple[Range, ...] = ()
     doubled: tuple[Range, ...] = ()
+    outside: tuple[Range, ...] = ()
+    """From the start on, where rows stand and none should."""
     removed: tuple[Range, ...] = ()
     pending: tuple[Range, ...] = ()
     proof: Proof = "bounds"
@@ -78,7 +80,8 @@ def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
     if whole:
         partitions += [PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count]
     findings = [_with_table(table, partition, contents) for partition in partitions]
-    explained = _explain_removals(table, findings, whole=whole)
+    strange = contents.unplaced() + sum(total(found.outside) + total(found.doubled) for found in findings)
+    explained = _explain_removals(table, findings, min(strange, table.additions), whole=whole)
     for found in findings:
         seen_all = explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
         _judge_missing(found, seen_all=seen_all)
@@ -121,6 +124,7 @@ class _Contents:
         self.removed: dict[int, list[Range]] = {}
         self.notes: dict[int, list[str]] = {}
         self.by_rows: set[int] = set()
+        self._counted = 0
         self._partitions = partitions
         for file in table.files:
             self._add(file)
@@ -136,6 +140,11 @@ class _Contents:
         """Every partition that a file holds rows of, or that something is said about."""
         return sorted({*self.spans, *self.wrong, *self.unclear})
 
+    def unplaced(self) -> int:
+        """How many rows of the files that could be told have no partition and offset."""
+        placed = sum(high - low for found in (self.spans, self.removed) for ranges in found.values() for low, high in ranges)
+        return max(0, self._counted - placed)
+
     def _add(self, file: FileView) -> None:
         concerned = self._concerned(file)
         fault = _object_fault(file)
@@ -144,6 +153,7 @@ class _Contents:
         if fault is not None:
             self._say(self.wrong, concerned, fault)
         if file.rows is not None:
+            self._counted += file.record_count
             self._add_rows(file, file.rows)
         elif fault is not None or file.faults:
             return
@@ -181,6 +191,7 @@ class _Contents:
         if fault is not None:
             self._say(self.wrong, [key.partition], fault)
             return
+        self._counted += file.record_count
         low, high = file.part or (key.base, key.end)
         self.gaps.setdefault(key.partition, []).extend(file.gaps)
         self.spans.setdefault(key.partition, []).extend(subtract(merge([(low, high)]), merge(file.gaps)))
@@ -263,14 +274,23 @@ def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:
 
 def _take_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
     """Rows that are in a file and that delete files hide are not missing: somebody removed them."""
+    retained = [number for number in table.removed_by if number not in _expired(table)]
+    by = _snapshots(retained, [number for number in table.removed_by if number not in retained])
     found.removed = intersect(found.missing, hidden)
     found.missing = subtract(found.missing, found.removed)
     if found.removed:
-        found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {_snapshots(table.removed_by)}")
+        found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {by}")
 
 
-def _snapshots(numbers: Sequence[int]) -> str:
-    return "snapshot " + ", ".join(map(str, numbers))
+def _snapshots(retained: Sequence[int], expired: Sequence[int] = ()) -> str:
+    """As people read them, the newest first; what is expired nobody can look up any more."""
+    gone = [f"{number} (which has expired)" for number in expired]
+    return "snapshot " + ", ".join([*map(str, retained), *gone])
+
+
+def _expired(table: TableState) -> list[int]:
+    """Ids of expired snapshots that removed rows, the newest first."""
+    return [number for one in table.removals for number in reversed(one.expired)]
 
 
 def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
@@ -296,6 +316,7 @@ def _judge_outside(found: PartitionFinding, outside: Sequence[Range], held: Sequ
     unstable = subtract(held, merge([(0, view.stable)]))
     if unstable:
         found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
+    found.outside = subtract(outside, merge([(0, view.start)]))
     outside = subtract(outside, unstable)
     in_gaps = intersect(outside, merge([(view.start, end)]))
     if in_gaps:
@@ -326,17 +347,22 @@ def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | No
         found.unclear.append(f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of them is an old copy")
 
 
-def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *, whole: bool) -> bool:
-    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, less those that others had added;
-    False if that cannot be told: not all partitions were looked at (`whole`), and no snapshot says from which it took them.
+def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], still_there: int, *, whole: bool) -> bool:
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, less those that others had added
+    and that are not there any more (`still_there` are); False if that cannot be told: not all partitions were looked at (`whole`), and no
+    snapshot says from which it took them, or it is not known what expired ones did.
 
     Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says nothing of it.
     """
+    if table.untold is not None:
+        for found in findings:
+            found.unclear.append(table.untold)
+        return False
     dropped, hidden = sum(item.rows for item in table.removals), sum(item.hidden for item in table.removals)
     removed = dropped + max(hidden, 0)
     if removed <= 0:
         return True
-    by = _snapshots([item.snapshot_id for item in table.removals])
+    by = _snapshots([item.snapshot_id for item in table.removals if not item.expired], _expired(table))
     missing = sum(total(found.missing) for found in findings)
     if not whole and missing <= removed:
         for found in findings:
@@ -346,7 +372,8 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], *
                 )
         return False
     gone = missing + sum(total(found.removed) for found in findings)
-    explained = missing == dropped - table.additions or gone == dropped + hidden - table.additions
+    came_and_went = table.additions - still_there
+    explained = missing == dropped - came_and_went or gone == dropped + hidden - came_and_went
     for found in findings:
         later = _appended_later(table, found)
         if later:

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from archiver.catalog.agree import contradiction, revived_keys
+from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
-from archiver.catalog.expiry import tells_of_removed_rows
+from archiver.catalog.foreign import change_of, is_foreign_removal
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.layout import COMMIT_ID
 from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier, shown
@@ -100,11 +100,13 @@ def reached_by(files: Iterable[LiveFile], partitions: int) -> tuple[int, ...]:
     return tuple(reached)
 
 
-def keeps_removal(view: TableView, snapshot: SnapshotView) -> bool:
-    """Whether a snapshot of somebody else may be an ancestor that expiry cut off and kept, as the only record of rows that were removed."""
+def keeps_change(view: TableView, snapshot: SnapshotView) -> bool:
+    """Whether a snapshot of somebody else may be an ancestor that our own expiry cut off and kept: a change of the number of rows that
+    could still be undone, or one of those that older versions kept for good, whatever their summary says.
+    """
     lineage = view.lineage()
     oldest = lineage[-1].sequence_number if lineage else 0
-    return snapshot.sequence_number < oldest and tells_of_removed_rows(snapshot)
+    return snapshot.sequence_number < oldest and (is_foreign_removal(snapshot) or change_of(snapshot) is not None)
 
 
 def lacks(files: Iterable[LiveFile], current: Iterable[LiveFile], sequence_number: int) -> bool:
@@ -162,16 +164,16 @@ class LineReader:
         known = judge(view, topic.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
         if isinstance(known, Doubted):
             raise TopicHalted(topic.name, f"table {shown(view.identifier)}: {known.why}")
-        moved = ledger.killed and ledger.sequence_number < view.sequence_number
-        paths_since = tables.data_paths(view, ledger.sequence_number) if moved else frozenset[str]()
+        seen = seen_up_to(view, ledger)
+        paths_since = tables.data_paths(view, seen) if ledger.killed and seen < view.sequence_number else frozenset[str]()
         why = contradiction(view, known, ledger, revived_keys(ledger, paths_since), gaps)
         if why is not None:
             raise TopicHalted(topic.name, f"table {shown(view.identifier)} {why}")
         offsets = by_commits = retained_line(view, known, ledger)
         for snapshot in foreign_branches(view):
             files = list(tables.live_files(view, snapshot.snapshot_id))
-            if keeps_removal(view, snapshot) and not lacks(files, tables.live_files(view), snapshot.sequence_number):
-                continue  # it is retained for good: what its files do not tell would be kept as long
+            if keeps_change(view, snapshot) and not lacks(files, tables.live_files(view), snapshot.sequence_number):
+                continue  # it is retained for long: what its files do not tell would be kept as long
             reached = reached_by(files, topic.partitions)
             offsets = tuple(max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets))
         return offsets, oldest_sequence(view) >= ledger.past.exact_since and offsets == by_commits

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from archiver.catalog.agree import contradiction, revived_keys
+from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Doubted, Gaps, judge, same_place
+from archiver.catalog.foreign import foreign_changes
 from archiver.catalog.identity import check_identity
 from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID
 from archiver.catalog.restate import is_older_copy, is_set_back
@@ -37,7 +38,7 @@ from reconcile.clean_orphans import WHY, Folder
 from reconcile.coverage import Range, merge
 from reconcile.folder import topic_name
 from reconcile.lines import gaps_of, target_of
-from reconcile.observe import Observer, foreign_additions, partition_views
+from reconcile.observe import Observer, partition_views
 from reconcile.sights import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
 from reconcile.views import TopicView
 
@@ -187,9 +188,9 @@ class Looker:
         sight = _with(sight, schema_fault=fault, schema_lacking=lacking)
         found = judge(view, state.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
         if isinstance(found, Doubted):
-            return _with(sight, doubt=found.why, rolled_back=is_set_back(view))
+            return _with(sight, doubt=found.why, rolled_back=is_set_back(view), unconfirmed=found.unconfirmed)
         since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
-        since += [ledger.sequence_number] if ledger.killed else []
+        since += [seen_up_to(view, ledger)] if ledger.killed else []
         there = tables.data_paths(view, min(since)) if since and min(since) < view.sequence_number else frozenset[str]()
         revived = revived_keys(ledger, there)
         why = contradiction(view, found, ledger, revived, gaps)
@@ -267,8 +268,12 @@ def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
 
 
 def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
-    """Snapshots of the table's history that brought more rows than they took, and are not ours."""
-    return tuple(ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", rows) for item, rows in foreign_additions(view))
+    """Snapshots of the table's history that brought more rows than they took, and are not ours; the newest first."""
+    return tuple(
+        ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", change.added)
+        for item, change in reversed(foreign_changes(view))
+        if change.added
+    )
 
 
 def _columns(ledger: TopicLedger, view: TableView) -> tuple[str | None, bool]:

@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archiver.catalog.evidence import Doubted, Gaps, judge
-from archiver.catalog.layout import CLUSTER_ID, COMMIT_ID, TOPIC_ID, stream_fields
-from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier
+from archiver.catalog.foreign import Change, ExpiredChanges, foreign_changes, placed, read_expired, unretired
+from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID, stream_fields
+from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
 from archiver.errors import ArchiverError, Corrupted
 from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.given_up import GivenUp
@@ -35,13 +36,6 @@ from reconcile.coverage import Range, merge, total
 from reconcile.lines import lacks
 from reconcile.manifests import DeleteFile, snapshot_files
 from reconcile.views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
-
-_FOREIGN_REMOVALS = ("delete", "overwrite")
-"""Operations that can take rows away; `replace` (compaction) cannot."""
-
-_FOREIGN_ADDITIONS = ("append", "overwrite", "")
-"""Operations that can bring rows; one that is not named can be any."""
-
 
 _METADATA = ".metadata.json"
 """In the name of every file of table metadata, compressed or not; a twin of a catalog in a test has other ones."""
@@ -137,38 +131,26 @@ class Observer:
         evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
+        past, untold = _expired_changes(view)
+        told = [(known or {}).get(number, 0) for number in range(state.partitions)]
+        retained = _retained_changes(ledger, tables, view, live, told)
+        # Retention passes the oldest first, whether they are expired or not.
+        changes = unretired((*past.changes, *retained), ledger.starts)
+        expired = changes[: max(0, len(changes) - len(retained))]
+        removals = [_removal(one, expired=place < len(expired)) for place, one in enumerate(changes) if one.removes]
         return TableState(
             name=name,
             snapshot_id=view.snapshot_id,
             watermarks=known,
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
             files=tuple(self._file(state, file, sizes, gaps) for file in live),
-            removals=self._removals(state, ledger, tables, view, live, known or {}),
-            additions=sum(rows for _, rows in foreign_additions(view)),
+            removals=tuple(reversed(removals)),
+            additions=sum(one.added for one in changes),
+            added_by=tuple((one.snapshots[-1], one.added) for one in expired if one.added),
+            untold=untold,
             has_deletes=any(file.has_deletes for file in live) and deletes is None,
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
-
-    @staticmethod
-    def _removals(
-        state: TopicState, ledger: TopicLedger, tables: Tables, view: TableView, live: Sequence[LiveFile], known: Mapping[int, int]
-    ) -> tuple[Removal, ...]:
-        """Those of the current snapshot's history, each with the offsets it can have been of.
-
-        Behind the place where expiry cut the lineage there may also be snapshots that were rolled back, or are a branch's: they lack a file
-        that the current snapshot has had since before them.
-        """
-        lineage = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in view.lineage()}
-        numbers = {snapshot.snapshot_id: snapshot.sequence_number for snapshot in view.snapshots}
-        found: list[Removal] = []
-        for one in foreign_removals(view):
-            at = numbers[one.snapshot_id]
-            if one.snapshot_id not in lineage and lacks(tables.live_files(view, one.snapshot_id), live, at):
-                continue
-            ends = {number: max(ledger.watermark(number), known.get(number, 0)) for number in range(state.partitions)}
-            below = {number: ledger.past.lowest(number, end, at) for number, end in ends.items()}
-            found.append(replace(one, below=below if at >= ledger.past.exact_since else None))
-        return tuple(found)
 
     def _files(self, state: TopicState, tables: Tables, view: TableView) -> tuple[list[LiveFile], tuple[DeleteFile, ...] | None]:
         """The current snapshot's data files, and its delete files if those are known."""
@@ -324,47 +306,40 @@ def _stranger(view: TableView, name: str, cluster_id: str, state: TopicState, le
     return None
 
 
-def foreign_removals(view: TableView) -> tuple[Removal, ...]:
-    """Foreign snapshots of the table's history that took rows away, or hid them, by their summaries."""
-    found: list[Removal] = []
-    for snapshot in view.history():
-        if snapshot.operation in _FOREIGN_REMOVALS and COMMIT_ID not in snapshot.summary:
-            fewer, hidden = -added_records(snapshot.summary), hidden_records(snapshot.summary)
-            rows = max(fewer, 0)
-            if rows or fewer + hidden > 0:
-                found.append(Removal(snapshot.snapshot_id, rows, fewer + hidden - rows))
-    return tuple(found)
+def _retained_changes(
+    ledger: TopicLedger, tables: Tables, view: TableView, live: Sequence[LiveFile], told: Sequence[int]
+) -> tuple[Change, ...]:
+    """Those of the current snapshot's history, oldest first, each with the offsets it can have removed.
+
+    Behind the place where expiry cut the lineage there may also be snapshots that were rolled back, or are a branch's: they lack a file
+    that the current snapshot has had since before them.
+    """
+    lineage = {snapshot.snapshot_id for snapshot in view.lineage()}
+    return tuple(
+        placed(change, view, ledger, told, one.sequence_number)
+        for one, change in foreign_changes(view)
+        if one.snapshot_id in lineage or not lacks(tables.live_files(view, one.snapshot_id), live, one.sequence_number)
+    )
 
 
-def foreign_additions(view: TableView) -> list[tuple[SnapshotView, int]]:
-    """Foreign snapshots of the table's history that brought more rows than they took, and how many more."""
-    found: list[tuple[SnapshotView, int]] = []
-    for snapshot in view.history():
-        if snapshot.operation in _FOREIGN_ADDITIONS and COMMIT_ID not in snapshot.summary:
-            rows = added_records(snapshot.summary) - hidden_records(snapshot.summary)
-            if rows > 0:
-                found.append((snapshot, rows))
-    return found
+def _expired_changes(view: TableView) -> tuple[ExpiredChanges, str | None]:
+    """Those of the table's property; none if it cannot be read, and why."""
+    try:
+        return read_expired(view.properties), None
+    except Corrupted as error:
+        why = f"{error}; by how much others changed the table with snapshots that are expired is not known: restore the property"
+        return ExpiredChanges(), why
 
 
-def added_records(summary: Mapping[str, str]) -> int:
-    """How many more rows data files hold than before, by a snapshot's summary."""
-    return _count(summary, "added-records") - _count(summary, "deleted-records")
-
-
-def hidden_records(summary: Mapping[str, str]) -> int:
-    """How many more rows position-delete files hide than before. How many equality deletes hide, no summary says."""
-    return _count(summary, "added-position-deletes") - _count(summary, "removed-position-deletes")
+def _removal(change: Change, *, expired: bool) -> Removal:
+    below = None if change.below is None else dict(enumerate(change.below))
+    newest = change.snapshots[-1] if change.snapshots else 0
+    return Removal(newest, change.rows, change.hidden, below, change.snapshots if expired else ())
 
 
 def _hidden(file: DeleteFile) -> HiddenRows:
     readable = file.kind == "positions" and file.format == "PARQUET"
     return HiddenRows(file.path, file.size, readable, file.snapshot_id)
-
-
-def _count(summary: Mapping[str, str], name: str) -> int:
-    text = summary.get(name, "0")
-    return int(text) if text.isdecimal() else 0
 
 
 def _proven(file: FileView) -> bool:

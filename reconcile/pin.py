@@ -101,8 +101,8 @@ def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) 
     if segment.end <= line.watermarks[partition]:
         return (
             f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; a rollback to it would need the "
-            "file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age); one by which somebody else "
-            "removed rows stays until somebody expires it"
+            "file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age); one that a branch or tag "
+            "names, or that a rollback left behind, stays until somebody expires it, and so does what others added or removed after it"
         )
     blocking = intake.blocking(tp)
     if blocking is not None and segment.end > intake.stable_offset(tp):

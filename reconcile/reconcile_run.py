@@ -35,6 +35,7 @@ LOOK_PAUSE_S = 1.0
 """While the ledger moves on between the beginning of a look and its end, it is looked again; the last look counts."""
 
 _SETTLED = frozenset({"unknown-commit", "missing-in-catalog"})
+_TAKEN_OVER = frozenset({"rolled-back", "evidence-doubted"})
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _is_wanted(finding: Finding, fix: Fix) -> bool:
     """Whether there is a repair that this run may carry out."""
     if fix == "nothing":
         return False
-    return finding.safe or (fix == "everything" and finding.id == "rolled-back")
+    return finding.safe or (fix == "everything" and finding.id in _TAKEN_OVER)
 
 
 def _told(

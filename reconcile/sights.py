@@ -44,6 +44,8 @@ class TableSight:
     """Why its evidence cannot be trusted (rule C1)."""
     rolled_back: bool = False
     """Our newest commit is no ancestor of its current snapshot, or the catalog is an older copy than the ledger: rule T4 waits."""
+    unconfirmed: bool = False
+    """Its evidence is doubted because expiry has hidden whether it was rolled back or rows were removed."""
     contradiction: str | None = None
     """Why table and ledger cannot both be the newest."""
     landed: tuple[str, ...] = ()

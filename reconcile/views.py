@@ -113,15 +113,18 @@ class HiddenRows:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A snapshot of somebody else that took rows away."""
+    """A snapshot of somebody else that took rows away, or several that are expired and counted together."""
 
     snapshot_id: int
+    """Of several the newest."""
     rows: int
     """How many fewer than before in data files, by the snapshot's summary."""
     hidden: int = 0
     """How many more it hid behind position-delete files; fewer than none where it took such files away."""
     below: Mapping[int, int] | None = None
     """Per partition, where the table ended then: it took nothing from there on. None if the ledger does not know."""
+    expired: tuple[int, ...] = ()
+    """Their ids, oldest first, if the table only tells of them in a property; of many the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,11 @@ class TableState:
     files: tuple[FileView, ...] = ()
     removals: tuple[Removal, ...] = ()
     additions: int = 0
-    """Rows that snapshots of somebody else added; a removal may be of them."""
+    """Rows that snapshots of somebody else added, expired or not; a removal may be of them."""
+    added_by: tuple[tuple[int, int], ...] = ()
+    """(newest id, rows) of those that are expired."""
+    untold: str | None = None
+    """Why it is not known what expired snapshots of somebody else changed; `removals` and `additions` are of the retained ones alone."""
     has_deletes: bool = False
     """The snapshot holds delete files, and which rows they hide is not known: the counts of data files are upper bounds."""
     hidden: tuple[HiddenRows, ...] = ()

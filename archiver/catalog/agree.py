@@ -16,6 +16,15 @@ from archiver.catalog.tables import TableView
 from archiver.ledger.views import TopicLedger
 
 
+def seen_up_to(view: TableView, ledger: TopicLedger) -> int:
+    """The sequence number up to which the ledger has seen what is in the lineage; 0 if the lineage may be another one than it looked at.
+
+    It is the same one while our newest commit of then is an ancestor. After a table was turned back and forth, refused archives may have
+    come back with snapshots that are older than the last look.
+    """
+    return ledger.sequence_number if ledger.snapshot_id in view.ancestors() else 0
+
+
 def revived_keys(ledger: TopicLedger, paths: Collection[str]) -> tuple[str, ...]:
     """Killed keys that `paths` name: a predecessor's request landed after all."""
     if not ledger.killed:

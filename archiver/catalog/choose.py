@@ -38,14 +38,15 @@ def unbroken_since(view: TableView) -> int:
 
 
 def complete_since(view: TableView) -> Callable[[PendingFile], bool]:
-    """Whether every commit after a file's T3 token is a retained ancestor of the current snapshot.
+    """Whether every commit after a file's T3 token is retained, as an ancestor of the current snapshot or beside it (a branch's, say).
 
-    Only then an absent path proves that the file was never in the table.
+    Only then a path that none of them brought proves that the file was never in the table.
     """
-    oldest_unbroken = unbroken_since(view)
+    retained = {item.sequence_number for item in view.snapshots}
+    lost = next((number for number in range(view.sequence_number, 0, -1) if number not in retained), 0)
 
     def judge(item: PendingFile) -> bool:
-        return item.table_uuid == view.uuid and item.last_sequence_number >= oldest_unbroken
+        return item.table_uuid == view.uuid and item.last_sequence_number >= lost
 
     return judge
 
@@ -57,8 +58,12 @@ def choose(
     complete: Callable[[PendingFile], bool],
     starts: Mapping[int, int] | None = None,
     gaps: Gaps = no_gaps,
+    aside: Collection[str] = (),
 ) -> Choice:
-    """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose lineage holds `paths`."""
+    """Judge `pending`, in the order of the log, against a table that is complete up to `watermarks` and whose lineage holds `paths`.
+
+    `aside` are paths that retained snapshots outside of the lineage brought.
+    """
     starts = starts or {}
     at = list(watermarks)
     committed: list[PendingFile] = []
@@ -69,7 +74,7 @@ def choose(
         if item.path is not None and item.path in paths:
             committed.append(item)
             continue
-        why = _objection(item, at, starts, complete, gaps)
+        why = _objection(item, at, starts, complete, gaps, aside)
         if why is None:
             offered.append(item)
             at[archive.partition] = max(at[archive.partition], archive.end)
@@ -79,7 +84,12 @@ def choose(
 
 
 def _objection(
-    item: PendingFile, at: Sequence[int], starts: Mapping[int, int], complete: Callable[[PendingFile], bool], gaps: Gaps
+    item: PendingFile,
+    at: Sequence[int],
+    starts: Mapping[int, int],
+    complete: Callable[[PendingFile], bool],
+    gaps: Gaps,
+    aside: Collection[str],
 ) -> str | None:
     archive = item.archive
     partition = archive.partition
@@ -95,4 +105,6 @@ def _objection(
         return (
             f"the table's history since sequence number {item.last_sequence_number} is not complete; it may have been in the table before"
         )
+    if item.path in aside:
+        return "a snapshot outside of the table's history holds it, and may become current again"
     return None

@@ -13,10 +13,10 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from archiver.catalog.agree import contradiction, revived_keys
+from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.choose import Choice, choose, complete_since
 from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
-from archiver.catalog.expiry import expired
+from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, missing_bounds, stream_fields
 from archiver.catalog.retire import below_start
@@ -166,13 +166,14 @@ class Committer:
             if not paths:
                 return None
             stamp = {COMMIT_ID: str(commit_id)}
+            old = self._unread(view, ledger)
+            told = recorded(view, old, ledger, look.known.watermarks)
 
             def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
                 evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, look.known.watermarks)
-                return {**stamp, WATERMARKS: evidence.to_json()}
+                return {**stamp, **told, WATERMARKS: evidence.to_json()}
 
             try:
-                old = self._unread(view, ledger)
                 return self._tables.prepare_removal(view, paths, properties, {**stamp, RETIRED: str(len(paths))}, old)
             except Halt as error:
                 raise TopicHalted(target.topic, str(error)) from error
@@ -265,21 +266,24 @@ class Committer:
         if isinstance(known, Doubted):
             self._leader.check()  # as below: retention's starts may be a newer leader's, and this one has not heard of them
             raise TopicHalted(target.topic, f"table {shown(target.identifier)}: {known.why}")
-        since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
-        if ledger.killed:
-            since.append(ledger.sequence_number)
-        paths: frozenset[str] = frozenset()
-        if since and min(since) < view.sequence_number:
-            paths = self._tables.data_paths(view, min(since))
+        paths, aside = self._came(view, ledger)
         revived = revived_keys(ledger, paths)
         why = contradiction(view, known, ledger, revived, gaps)
         if why is not None:
             self._leader.check()  # a newer leader may have written what this ledger lacks: then this one is deposed, and nothing is wrong
             raise TopicHalted(target.topic, f"table {shown(target.identifier)} {why}")
-        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view), ledger.starts, gaps)
+        choice = choose(ledger.pending, known.watermarks, paths, complete_since(view), ledger.starts, gaps, aside)
         if not offering:
             choice = replace(choice, offered=(), reached=known.watermarks)
         return _Look(view, known, choice, revived)
+
+    def _came(self, view: TableView, ledger: TopicLedger) -> tuple[frozenset[str], frozenset[str]]:
+        """Paths that came since the ledger knows, in the lineage and outside of it: those of pending and of killed files are among them."""
+        tokens = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
+        since = [*tokens, seen_up_to(view, ledger)] if ledger.killed else tokens
+        newer = bool(since) and min(since) < view.sequence_number
+        paths = self._tables.data_paths(view, min(since)) if newer else frozenset[str]()
+        return paths, self._tables.aside_paths(view, min(tokens)) if tokens else frozenset()
 
     def _seen(self, look: _Look, ledger: TopicLedger, valid_through_us: int) -> CommitOutcome:
         """The outcome of a look alone."""
@@ -314,6 +318,7 @@ class Committer:
         choice, view, limits = look.choice, look.view, self._limits
         if old is None:
             old = expired(view, ledger.pending, limits.snapshots_max, limits.snapshots_age_s, self._clock.now_us())
+        told = recorded(view, old, ledger, look.known.watermarks)
         valid_through = 0 if choice.killed else valid_through_us
         stamp = {COMMIT_ID: str(commit_id)} | ({VALID_THROUGH: iso_time(valid_through)} if valid_through else {})
         # Somebody changed the spec, and the configuration followed: from here on it is ours, and a later change of it is.
@@ -321,7 +326,7 @@ class Committer:
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, choice.reached)
-            return {**stamp, **taken_over, **missing_bounds(view.properties), WATERMARKS: evidence.to_json()}
+            return {**stamp, **taken_over, **told, **missing_bounds(view.properties), WATERMARKS: evidence.to_json()}
 
         try:
             return self._tables.prepare(

@@ -1,9 +1,9 @@
 """How far a table is complete, judged from the table alone (protocol rule C1).
 
 Pure. Evidence is one table property, `archiver.watermarks`, set in the same atomic commit as the snapshot it names. It counts if that
-snapshot is in the lineage (the current snapshot and its retained parents). If the lineage reaches below it without meeting it, somebody
-rolled the table back. If expiry cut the lineage above it, the bounds of the live files have to agree. Must never believe the newest own
-snapshot in the metadata's list: after a rollback it is no ancestor any more.
+snapshot is in the lineage (the current snapshot and its retained parents), or is named there as a parent that has expired. If the lineage
+reaches below it without meeting it, somebody rolled the table back. If expiry cut the lineage further above it, the bounds of the live
+files have to agree. Must never believe the newest own snapshot in the metadata's list: after a rollback it is no ancestor any more.
 
 The property is JSON: `{"v":1,"snapshot":id,"sequence":n,"epoch":e,"commit":"uuid","offsets":[one per partition]}`.
 """
@@ -105,6 +105,9 @@ class Doubted:
     """The table cannot be trusted to go on from; somebody must act."""
 
     why: str
+    unconfirmed: bool = False
+    """Its history was expired above our newest commit, and the files do not say what that said: it was rolled back before, or rows were
+    removed, and nothing tells which."""
 
 
 def read_evidence(properties: Mapping[str, str]) -> Evidence | None:
@@ -138,6 +141,8 @@ def judge(
     position = next((at for at, item in enumerate(lineage) if item.snapshot_id == evidence.snapshot_id), None)
     if position is not None:
         return Known(vector, evidence, lineage[:position])
+    if evidence.snapshot_id in view.ancestors():  # expired, and the parent of the oldest one all the same
+        return Known(vector, evidence, lineage)
     if not lineage:
         return Doubted(
             f"it has no current snapshot, but snapshot {evidence.snapshot_id} of ours was committed: it was rolled back or emptied"
@@ -151,7 +156,8 @@ def judge(
     if why is not None:
         return Doubted(
             f"the history between our snapshot {evidence.snapshot_id} and the current one was expired, and the files do not confirm our "
-            f"commit: {why}; audit the table"
+            f"commit: {why}; audit the table",
+            unconfirmed=True,
         )
     return Known(vector, evidence, lineage, by_bounds=True)
 

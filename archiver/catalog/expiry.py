@@ -1,35 +1,67 @@
-"""Which snapshots our own commit may forget. Pure."""
+"""Which snapshots our own commit may forget, and what it tells of them in their stead. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from archiver.catalog.layout import COMMIT_ID
-from archiver.catalog.tables import SnapshotView, TableView
-from archiver.ledger.views import PendingFile
+from archiver.catalog.foreign import change_of, foreign_changes, placed, read_expired
+from archiver.catalog.layout import EXPIRED_CHANGES
+from archiver.catalog.tables import TableView
+from archiver.errors import Corrupted
+from archiver.ledger.views import PendingFile, TopicLedger
 
 
 def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int, snapshots_age_s: float, now_us: int) -> tuple[int, ...]:
     """Ids of ancestors to forget when one more snapshot is added: those beyond the newest `snapshots_max` and older than the age as well.
 
     Kept in any case: the current snapshot, what a branch or tag points to, every ancestor newer than a pending file's T3 token (without
-    them the file could not be offered any more, rule C3), and every delete or overwrite of somebody else: it is the only record of rows
-    that were removed on purpose, and the audit would call them missing without it. Snapshots outside the lineage belong to somebody else.
+    them the file could not be offered any more, rule C3), and a change of somebody else that may still be undone. Snapshots outside the
+    lineage belong to somebody else. The same commit must set what `recorded` says of the ids.
     """
     needed_above = min((item.last_sequence_number for item in pending if item.table_uuid == view.uuid), default=view.sequence_number)
     oldest_ms = (now_us - round(snapshots_age_s * 1e6)) // 1000
-    return tuple(
-        snapshot.snapshot_id
+    old = [
+        snapshot
         for position, snapshot in enumerate(view.lineage())
         if position > 0
         and position >= snapshots_max - 1
         and snapshot.timestamp_ms < oldest_ms
         and snapshot.snapshot_id not in view.pinned
         and snapshot.sequence_number <= needed_above
-        and not tells_of_removed_rows(snapshot)
-    )
+    ]
+    changes = {snapshot.snapshot_id for snapshot in old if change_of(snapshot) is not None}
+    kept = changes - _for_good(view, {snapshot.snapshot_id for snapshot in old}) if changes else changes
+    return tuple(snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in kept)
 
 
-def tells_of_removed_rows(snapshot: SnapshotView) -> bool:
-    """Whether somebody else removed rows with it."""
-    return snapshot.operation in {"delete", "overwrite"} and COMMIT_ID not in snapshot.summary
+def recorded(view: TableView, gone: Collection[int], ledger: TopicLedger, watermarks: Sequence[int]) -> Mapping[str, str]:
+    """The table property that tells of the foreign changes among the snapshots `gone`; nothing if there is none among them.
+
+    `watermarks` are the table's, one per partition.
+    """
+    found = [(snapshot, change) for snapshot, change in foreign_changes(view) if snapshot.snapshot_id in gone]
+    if not found:
+        return {}
+    more = [placed(change, view, ledger, watermarks, snapshot.sequence_number) for snapshot, change in found]
+    return {EXPIRED_CHANGES: read_expired(view.properties).with_more(more, ledger.starts).to_json()}
+
+
+def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
+    """Snapshots that every one that stays was made on: wherever somebody rolls the table back to, what they changed stays changed.
+
+    None if the table's property cannot be read: nothing could be told of them then.
+    """
+    try:
+        read_expired(view.properties)
+    except Corrupted:
+        return frozenset()
+    parents = {snapshot.snapshot_id: snapshot.parent_id for snapshot in view.snapshots}
+    common = set(parents)
+    for snapshot_id in parents.keys() - set(old):
+        above: set[int] = set()
+        at: int | None = snapshot_id
+        while at is not None and at in parents and at not in above:
+            above.add(at)
+            at = parents[at]
+        common &= above
+    return frozenset(common)

@@ -319,6 +319,12 @@ class IcebergTables:
                     found.add(entry.data_file.file_path)
         return frozenset(found)
 
+    def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        """As the Protocol says."""
+        table = _table(view)
+        newer = (item for item in view.aside() if item.sequence_number > since_sequence)
+        return frozenset().union(*(_added_by(table, _snapshot(table, item.snapshot_id)) for item in newer))
+
     def _catalog(self) -> Catalog:
         with self._lock:
             if self._opened is None:

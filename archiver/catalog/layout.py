@@ -43,6 +43,9 @@ PARTITION_BY = "archiver.partition-by"
 """The granularity that we gave the table when it was not, or is no longer, the one it was made with. A default spec of another granularity
 that the configuration does not ask for is somebody else's doing."""
 
+EXPIRED_CHANGES = "archiver.expired-changes"
+"""By how much snapshots of others that our own commits expired had changed the number of rows (`archiver.catalog.foreign`)."""
+
 SET_BACK = "archiver.set-back"
 """Summary only: the snapshot says anew how far a table is complete that somebody set back."""
 

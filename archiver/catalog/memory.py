@@ -236,6 +236,12 @@ class MemoryTables:
                 found |= {item.data_file.path for item in files if item.snapshot_id == snapshot.snapshot_id}
         return frozenset(found)
 
+    def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        """As the Protocol says."""
+        snapshots = _state(view).snapshots
+        newer = (item.snapshot_id for item in view.aside() if item.sequence_number > since_sequence)
+        return frozenset(item.data_file.path for number in newer for item in snapshots[number].files if item.snapshot_id == number)
+
     # what somebody else does
 
     def replace_files(self, identifier: Identifier, remove: Sequence[str], add: Sequence[DataFile], operation: str = "replace") -> int:
@@ -245,7 +251,9 @@ class MemoryTables:
             snapshot_id, sequence = self._snapshot_id(), state.last_sequence + 1
             kept = tuple(item for item in state.files() if item.data_file.path not in remove)
             files = (*kept, *(_File(item, snapshot_id, sequence) for item in add))
-            snapshot = self._snapshot(state, snapshot_id, sequence, operation, {}, files)
+            gone = sum(item.data_file.record_count for item in state.files() if item.data_file.path in remove)
+            counts = {"added-records": str(sum(item.record_count for item in add)), "deleted-records": str(gone)}
+            snapshot = self._snapshot(state, snapshot_id, sequence, operation, counts, files)
             self._tables[identifier] = _applied(state, _Request(state.uuid, snapshot, {}, ()))
         return snapshot_id
 
@@ -265,12 +273,20 @@ class MemoryTables:
             state = self._known(identifier)
             self._tables[identifier] = replace(state, current=snapshot_id, version=state.version + 1)
 
-    def expire_all_but_current(self, identifier: Identifier) -> None:
-        """Forget every other snapshot."""
+    def commit_to_branch(self, identifier: Identifier) -> int:
+        """A commit that changes no file, to a branch that begins at the current snapshot; returns its snapshot's id."""
         with self._lock:
             state = self._known(identifier)
-            gone = tuple(snapshot_id for snapshot_id in state.snapshots if snapshot_id != state.current)
-            self._tables[identifier] = replace(_without(state, gone), version=state.version + 1)
+            snapshot_id, sequence = self._snapshot_id(), state.last_sequence + 1
+            snapshot = self._snapshot(state, snapshot_id, sequence, "append", {}, state.files())
+            self._tables[identifier] = replace(_applied(state, _Request(state.uuid, snapshot, {}, ())), current=state.current)
+        return snapshot_id
+
+    def expire(self, identifier: Identifier, gone: Collection[int]) -> None:
+        """Forget some snapshots, as an expirer that cares for metadata only."""
+        with self._lock:
+            state = self._known(identifier)
+            self._tables[identifier] = replace(_without(state, tuple(gone)), version=state.version + 1)
 
     def drop(self, identifier: Identifier) -> None:
         """Forget the table."""

@@ -100,6 +100,8 @@ class TableView:
     """How many schemas the metadata knows; 1: the columns never changed, and every file has their names."""
     specs: tuple[SpecView, ...] = ()
     """All partition specs that the metadata knows."""
+    placed_by_catalog: bool = False
+    """The configuration leaves it to the catalog where tables lie: `location` is as good as any other."""
     handle: object = field(default=None, repr=False, compare=False)
     """The adapter's own."""
 
@@ -113,6 +115,15 @@ class TableView:
             found.append(snapshot)
             at = snapshot.parent_id
         return tuple(found)
+
+    def ancestors(self) -> frozenset[int]:
+        """Ids of the lineage, and of the parent that expiry has taken from its oldest snapshot, where the metadata still names it."""
+        return frozenset(number for item in self.lineage() for number in (item.snapshot_id, item.parent_id) if number is not None)
+
+    def aside(self) -> tuple[SnapshotView, ...]:
+        """Retained snapshots outside of the lineage: of branches, rolled back, staged, or behind the place where expiry cut it."""
+        lineage = {item.snapshot_id for item in self.lineage()}
+        return tuple(item for item in self.snapshots if item.snapshot_id not in lineage)
 
     def history(self) -> tuple[SnapshotView, ...]:
         """The lineage and, behind it, what is retained from before the place where expiry cut it, newest first.
@@ -208,7 +219,8 @@ class Tables(Protocol):
     def create(
         self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
     ) -> TableView:
-        """Create the table (and its namespace), partitioned and sorted as `layout.py` says, and load it.
+        """Create the table (and its namespace), partitioned and sorted as `layout.py` says, and load it. Where the configuration leaves it
+        to the catalog where tables lie, `location` is not asked for.
 
         The catalog may assign other field ids: read `schema_json` of the result. Raises `KeyExists` if a table of that name is there,
         `OutcomeUnknown` if the reply was lost, `Halt` if the catalog put it elsewhere than `location`, `RetryLater` if nothing happened.
@@ -288,6 +300,9 @@ class Tables(Protocol):
         """Paths of data files that some snapshot of the lineage with a sequence number above `since_sequence` added, and of those with a
         data sequence number above it that are live in the current snapshot.
         """
+
+    def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        """Paths of data files that some retained snapshot outside of the lineage with a sequence number above `since_sequence` added."""
 
     def close(self) -> None:
         """Release connections."""

@@ -56,6 +56,12 @@ class PastWatermarks:
                 lowest = min(lowest, offsets.get(partition, lowest))
         return lowest
 
+    def told_around(self, sequence_number: int) -> tuple[int, int | None]:
+        """The last sequence number at or before that one at which a move was told (0 if at none), and the first one after it."""
+        told = [number for number, _ in self._moves]
+        before = max((number for number in told if number <= sequence_number), default=0)
+        return before, min((number for number in told if number > sequence_number), default=None)
+
     def _merge_oldest(self) -> None:
         """Two moves become one at the later sequence number, which counts for everything before it."""
         (_, earlier), (sequence_number, later) = self._moves.popleft(), self._moves.popleft()

@@ -6,6 +6,7 @@ is wrong only of what was seen to be wrong, and that all is well only where it w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,6 +127,8 @@ class TableSight:
     """With delete files applied, rows with its coordinates; None where there are no delete files."""
     undeletable: str | None = None
     """Why delete files could not be applied."""
+    suspects: tuple[int, ...] = ()
+    """Foreign snapshots one of which may have taken it away, the newest first: some or all have expired. None where `removed` is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,10 +289,20 @@ def _below(facts: Facts) -> tuple[State, str]:
             "removed",
             f"somebody took it out of table {table.name}: snapshot {by.snapshot_id} ({by.operation}) of {moment(by.time_us)}",
         )
+    if table.suspects:
+        return "removed", f"somebody took it out of table {table.name}: {_suspected(table.suspects)}"
     if table.visible is not None:
         return "removed", f"a delete file of table {table.name} hides it; by which snapshot is not known"
     halted = "" if facts.halted is None else f" The topic does not go on: {facts.halted}"
     return "missing", f"the ledger counts it as committed, and no live file of table {table.name} has it.{halted}"
+
+
+def _suspected(snapshots: Sequence[int]) -> str:
+    """One record alone cannot tell what was removed from what was lost; the numbers of all can."""
+    told = "`archiver audit` tells whether as many rows are missing as were removed"
+    if len(snapshots) == 1:
+        return f"snapshot {snapshots[0]}, which has expired; {told}"
+    return f"one of the snapshots {', '.join(map(str, snapshots))}, of which some or all have expired; {told}"
 
 
 def _pending(facts: Facts) -> tuple[State, str]:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from archiver.catalog.foreign import is_foreign_removal, read_expired, unretired
 from archiver.catalog.layout import COMMIT_ID, RANGES, REPLAYED
 from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, InvalidInput, NotFound, RetryLater
+from archiver.errors import ArchiverError, Corrupted, InvalidInput, NotFound, RetryLater
 from archiver.ids import TopicPartition
 from archiver.jobs.positions import HeldBack
 from archiver.ledger.fold import LedgerFold
@@ -44,7 +45,6 @@ from reconcile.lines import LineReader
 FILES_READ_MAX = 64
 """Data files that are looked into at most; a table that nobody compacts needs one."""
 _OFFSET_DIGITS_MAX = 19
-_FOREIGN_REMOVALS = ("delete", "overwrite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,13 +260,15 @@ class _Look:
                 undeletable = str(error)
         below = self._offset < self._ledger.watermark(self._tp[1])
         lost = below and not (sum(file.rows or 0 for file in files) if visible is None else visible)
+        removed = self._removed(tables, view) if lost else None
         return TableSight(
             name=name,
             catalog=catalog,
             snapshot_id=view.snapshot_id,
             files=tuple(file for file in files if file.rows != 0),
             added=self._added(view),
-            removed=self._removed(tables, view) if lost else None,
+            removed=removed,
+            suspects=self._suspects(view) if lost and removed is None else (),
             visible=visible,
             undeletable=undeletable,
         )
@@ -314,11 +316,7 @@ class _Look:
         """The foreign snapshot before which the table had the record, and behind which it had not; where that cannot be compared, the only
         one that removed anything.
         """
-        suspects = [
-            one
-            for one in view.history()
-            if one.operation in _FOREIGN_REMOVALS and COMMIT_ID not in one.summary and one.summary.get("deleted-records", "0") != "0"
-        ]
+        suspects = _removals(view)
         known = {one.snapshot_id for one in view.snapshots}
         for snapshot in suspects:
             if (
@@ -327,7 +325,28 @@ class _Look:
                 and not self._had(tables, view, snapshot.snapshot_id)
             ):
                 return _sight(snapshot)
-        return _sight(suspects[0]) if len(suspects) == 1 else None
+        return _sight(suspects[0]) if len(suspects) == 1 and not self._expired(view) else None
+
+    def _suspects(self, view: TableView) -> tuple[int, ...]:
+        """Where expired foreign snapshots may have removed the record: they, and those that cannot be compared; the newest first."""
+        expired = self._expired(view)
+        known = {one.snapshot_id for one in view.snapshots}
+        uncompared = [one.snapshot_id for one in _removals(view) if one.parent_id not in known]
+        return (*uncompared, *expired) if expired else ()
+
+    def _expired(self, view: TableView) -> tuple[int, ...]:
+        """Foreign snapshots that have expired and removed rows when the table had the record already, the newest first."""
+        try:
+            changes = unretired(read_expired(view.properties).changes, self._ledger.starts)
+        except Corrupted:
+            return ()
+        partition = self._tp[1]
+        found = [
+            change
+            for change in reversed(changes)
+            if change.removes and (change.below is None or (partition < len(change.below) and self._offset < change.below[partition]))
+        ]
+        return tuple(number for change in found for number in reversed(change.snapshots))
 
     def _had(self, tables: Tables, view: TableView, snapshot_id: int | None) -> bool:
         try:
@@ -361,6 +380,11 @@ class _Look:
             )
         )
         return reason
+
+
+def _removals(view: TableView) -> list[SnapshotView]:
+    """Retained foreign snapshots that can have removed a record, the newest first."""
+    return [one for one in view.history() if is_foreign_removal(one) and one.summary.get("deleted-records", "0") != "0"]
 
 
 def _sight(snapshot: SnapshotView) -> SnapshotSight:

@@ -9,6 +9,15 @@ from reconcile.judge import PartitionFinding
 from reconcile.sights import TopicSight
 
 ID = "evidence-doubted"
+_COPIES = (
+    "put the newest metadata store, or the table's property archiver.watermarks, back from a copy; `archiver audit` says which offsets the "
+    "table holds. Nothing is written to the table until then"
+)
+_TAKE_OVER = (
+    "it was rolled back before, or its newest rows were removed, and nothing tells which. `archiver reconcile --fix --topic {topic}` takes "
+    "over what its files hold, and the next round archives what is missing at the end again, from intake: rows that were removed there on "
+    "purpose have to be removed once more then"
+)
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
@@ -19,12 +28,5 @@ def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Find
         return
     why = table.doubt or table.contradiction
     if why is not None:
-        yield Finding(
-            ID,
-            "error",
-            sight.topic,
-            None,
-            f"table {table.name}: {why}",
-            "put the newest metadata store, or the table's property archiver.watermarks, back from a copy; `archiver audit` says which "
-            "offsets the table holds. Nothing is written to the table until then",
-        )
+        repair = _TAKE_OVER.format(topic=sight.topic) if table.unconfirmed else _COPIES
+        yield Finding(ID, "error", sight.topic, None, f"table {table.name}: {why}", repair)

@@ -228,6 +228,20 @@ def test_data_paths_since_a_sequence_number(tables: Tables, tmp_path: Path) -> N
     assert tables.data_paths(view, 4) == frozenset()
 
 
+def test_aside_paths_are_those_of_retained_snapshots_outside_of_the_lineage(tables: Tables, tmp_path: Path) -> None:
+    made(tables, tmp_path)
+    for at in range(3):
+        append(tables, (at, at + 1))
+    view = loaded(tables)
+    assert tables.aside_paths(view, 0) == frozenset()
+    roll_back(tables, tmp_path, view.lineage()[-1].snapshot_id)
+    turned = loaded(tables)
+    assert [item.sequence_number for item in turned.aside()] == [2, 3]
+    assert tables.aside_paths(turned, 0) == {one_file(view, 1, 2).path, one_file(view, 2, 3).path}
+    assert tables.aside_paths(turned, 2) == {one_file(view, 2, 3).path}
+    assert tables.aside_paths(turned, 3) == frozenset()
+
+
 def test_merging_manifests_changes_nothing_else(tables: Tables, tmp_path: Path) -> None:
     made(tables, tmp_path)
     for at in range(5):

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.catalog.layout import COMMIT_ID, table_properties
+from archiver.catalog.expiry import recorded
+from archiver.catalog.foreign import foreign_changes
+from archiver.catalog.layout import COMMIT_ID, WATERMARKS, table_properties
 from archiver.catalog.tables import SnapshotView, Tables
 from archiver.clock import ManualClock
 from archiver.errors import NotFound, RetryLater
@@ -20,7 +22,6 @@ from archiver.ledger.views import PendingFile, WrittenEvent
 from archiver.objects import paths
 from archiver.stream.seal import UNSEALED, seal
 from reconcile.audit import LOOKS_MAX
-from reconcile.observe import foreign_removals
 from tests.support.audited import CLUSTER, TABLE, World, verdicts
 
 
@@ -277,6 +278,27 @@ def test_archived_topic_whose_kind_is_none_now(world: World) -> None:
     assert world.audit()["verdict"] == "unknown"
 
 
+@pytest.mark.parametrize("expired", [False, True], ids=["retained", "expired"])
+def test_what_was_removed_is_forgotten_when_retention_has_passed_it(world: World, expired: bool) -> None:
+    """A topic that is erased from for years would be unknown for good otherwise: fewer rows are missing than were ever removed."""
+    files = world.archived()
+    world.tables.replace_files(TABLE, [files[0].data_file.path], [], operation="delete")
+    view = world.view()
+    if expired:
+        assert view.snapshot_id is not None
+        gone = [snapshot.snapshot_id for snapshot in view.snapshots]
+        told = {**recorded(view, gone, world.mine, (30, 30)), WATERMARKS: view.properties[WATERMARKS]}
+        world.tables.swap(world.tables.prepare(view, [], lambda *_: told, {COMMIT_ID: "x"}, False, gone))
+        assert len(world.view().snapshots) == 1
+    assert world.audit()["partitions"][0]["removed"] == [[0, 10]]
+    world.mine.starts.update({0: 10, 1: 0})
+    assert verdicts(world.audit()) == ["unknown", "unknown"], "of which of the rows that retention has left it was, nobody knows"
+    world.mine.starts.update({0: 30, 1: 30})
+    document = world.audit()
+    assert verdicts(document) == ["valid", "valid"], document
+    assert document["partitions"][0]["why"] is None
+
+
 def test_foreign_removals_go_by_summaries(world: World) -> None:
     def snapshot(number: int, operation: str, **summary: str) -> SnapshotView:
         return SnapshotView(
@@ -292,4 +314,4 @@ def test_foreign_removals_go_by_summaries(world: World) -> None:
     )
     ours = replace(snapshots[4], summary={**snapshots[4].summary, COMMIT_ID: "x"})
     view = replace(world.view(), snapshot_id=5, snapshots=(*snapshots[:4], ours))
-    assert [(item.snapshot_id, item.rows) for item in foreign_removals(view)] == [(4, 3), (2, 2)]
+    assert [(item.snapshots, item.rows, item.added) for _, item in foreign_changes(view)] == [((1,), 0, 10), ((2,), 2, 0), ((4,), 3, 0)]

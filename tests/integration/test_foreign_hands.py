@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.foreign import Change, read_expired
+from archiver.catalog.layout import RETIRED, stream_fields
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Tables
 from archiver.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
-from archiver.ids import SeededIds
+from archiver.ids import SeededIds, new_uuid
 from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
 from archiver.proto import control_log_pb2 as pb
@@ -229,19 +230,83 @@ def test_a_killed_file_that_lands_late_is_no_sign_of_an_old_ledger(tables: Table
     check_rows(tables, tmp_path, (0, 0, 10))
 
 
-def test_our_own_expiry_keeps_the_record_of_a_foreign_delete(tables: Tables, bench: Bench) -> None:
-    leader = bench.leader()
+def erased(tables: Tables, bench: Bench, leader: Leader) -> int:
+    """Five rows, all of which somebody deletes; the snapshot that did it."""
     bench.write(leader, bench.table(tables), (0, 0, 5))
     bench.commit(tables, leader)
     swap_files(tables, view_of(tables), [], "delete")
-    erasure = view_of(tables).snapshot_id
-    for at in range(5, 9):
-        bench.write(leader, view_of(tables), (0, at, at + 1))
-        bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
+    snapshot_id = view_of(tables).snapshot_id
+    assert snapshot_id is not None
+    return snapshot_id
+
+
+def expiring(bench: Bench, tables: Tables, leader: Leader, at: int, **limits: int) -> None:
+    """A commit of one row that keeps as few snapshots as it may."""
+    bench.write(leader, view_of(tables), (0, at, at + 1))
+    bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10, **limits)
+
+
+def test_our_own_expiry_takes_a_foreign_delete_and_tells_of_it_in_the_same_commit(tables: Tables, bench: Bench) -> None:
+    leader = bench.leader()
+    erasure = erased(tables, bench, leader)
+    expiring(bench, tables, leader, 5)
     view = view_of(tables)
-    assert erasure in {item.snapshot_id for item in view.history()}
-    assert len(view.snapshots) == 3, "the newest, its base, and the one that removed rows"
-    assert offsets_in(tables) == rows((0, 5, 9))
+    assert erasure in {item.snapshot_id for item in view.snapshots}, "it is what that commit was made on"
+    assert read_expired(view.properties).changes == ()
+    for at in (6, 7):
+        expiring(bench, tables, leader, at)
+        view = view_of(tables)
+        assert erasure not in {item.snapshot_id for item in view.snapshots}
+        assert read_expired(view.properties).changes == (Change(5, 0, 0, (5, 0), (erasure,)),)
+    assert len(view.snapshots) == 2, "the newest and its base"
+    assert offsets_in(tables) == rows((0, 5, 8))
+
+
+@pytest.mark.parametrize("fault", [fault for fault in SwapFault if fault is not SwapFault.NONE])
+def test_a_lost_reply_tells_of_it_once(tables: Tables, bench: Bench, fault: SwapFault) -> None:
+    leader = bench.leader()
+    erasure = erased(tables, bench, leader)
+    expiring(bench, tables, leader, 5)
+    bench.write(leader, view_of(tables), (0, 6, 7))
+    faulty = FaultyTables(tables, fault)
+    with contextlib.suppress(OutcomeUnknown, RetryLater):
+        bench.commit(faulty, leader, attempts_max=1, snapshots_max=1, snapshots_age_s=-1e10)
+    successor = bench.leader("b")
+    bench.settle(tables, successor)
+    base = successor.fold.topic(TOPIC_ID).planned_to(0)
+    for at in range(base, base + 3):
+        expiring(bench, tables, successor, at)
+    faulty.deliver()
+    view = view_of(tables)
+    assert erasure not in {item.snapshot_id for item in view.snapshots}
+    assert [(one.rows, one.snapshots) for one in read_expired(view.properties).changes] == [(5, (erasure,))]
+
+
+def test_retire_and_forget_tell_of_it_as_well(tables: Tables, bench: Bench) -> None:
+    leader = bench.leader()
+    erasure = erased(tables, bench, leader)
+    bench.write(leader, view_of(tables), (0, 5, 9))
+    bench.commit(tables, leader)
+    bench.write(leader, view_of(tables), (0, 9, 12))
+    bench.commit(tables, leader)
+    leader.append(pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=0, offset=3)]))
+    told = [Change(5, 0, 0, (5, 0), (erasure,))]
+    committer = bench.committer(tables, leader, snapshots_age_s=-1e10)
+    outcome = committer.forget(bench.target, new_uuid(bench.ids))
+    assert outcome is not None
+    bench.tell(leader, outcome)
+    assert list(read_expired(view_of(tables).properties).changes) == told
+    swap_files(tables, view_of(tables), [], "delete")
+    second = view_of(tables).snapshot_id
+    bench.write(leader, view_of(tables), (0, 12, 15), (1, 0, 2))
+    bench.commit(tables, leader)
+    leader.append(pb.StartMoved(topic_id=bytes.fromhex(TOPIC_ID), starts=[pb.PartitionOffset(partition=1, offset=2)]))
+    outcome = bench.committer(tables, leader, snapshots_age_s=-1e10).retire(bench.target, new_uuid(bench.ids))
+    assert outcome is not None
+    view = view_of(tables)
+    assert view.snapshots[-1].summary.get(RETIRED) == "1"
+    assert second not in {item.snapshot_id for item in view.snapshots}
+    assert [one.snapshots for one in read_expired(view.properties).changes] == [(erasure,), (second,)]
 
 
 def test_foreign_rows_are_a_finding_and_carried_on_from(tables: Tables, bench: Bench) -> None:

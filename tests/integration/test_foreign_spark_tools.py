@@ -191,6 +191,22 @@ def test_deleted_rows_are_removed_ones_and_do_not_come_back(hands: Hands) -> Non
     assert hands.rows() == {0: (1, 1)}
 
 
+def test_the_newest_rows_may_go_with_all_snapshots_but_the_one_that_removed_them(hands: Hands) -> None:
+    """The bounds of the files end below our watermark; the snapshot that is left names ours as its parent. Not so behind a compaction."""
+    hands.do("ALTER TABLE shop.clicks SET TBLPROPERTIES ('gc.enabled' = 'true')")
+    hands.do("DELETE FROM shop.clicks WHERE kafka.partition = 1", EXPIRE)
+    assert len(hands.snapshots()) == 1
+    found = aftermath(hands.deployment)
+    assert (found.state, found.verdicts, found.removed) == ("archived", ["valid", "valid"], {1: [[0, 3]]})
+    assert found.findings == [("rows-removed", "clicks")]
+    hands.do("DELETE FROM shop.clicks WHERE kafka.offset = 9", COMPACT, EXPIRE)
+    found = aftermath(hands.deployment)
+    assert (found.state, found.findings) == ("halted", [("evidence-doubted", "clicks")])
+    assert fixed(reconciled(hands.deployment, "everything", "clicks")) == [("evidence-doubted", "clicks")]
+    goes_on(hands.deployment)
+    assert hands.rows() == {0: (12, 12), 1: (3, 3)}, "what was removed from the ends is there again, as the finding says"
+
+
 def test_rows_behind_delete_files_are_told_by_the_deep_audit(hands: Hands, spark_session: SparkSession) -> None:  # noqa: F811
     hands.do("ALTER TABLE shop.clicks SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read', 'write.update.mode' = 'merge-on-read')")
     hands.do(f"DELETE FROM shop.clicks WHERE {ONE_ROW}")

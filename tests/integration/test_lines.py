@@ -20,7 +20,16 @@ from archiver.settings import TopicSettings
 from intake.backlog import Backlog
 from intake.fold import IntakeFold
 from reconcile.lines import LineReader, TopicLine
-from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, roll_forward, swap_files, view_of
+from tests.support.foreign_hands import (
+    compact,
+    expire,
+    expire_all_but_current,
+    iceberg_tables,
+    roll_back,
+    roll_forward,
+    swap_files,
+    view_of,
+)
 from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 
 ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}
@@ -99,15 +108,29 @@ def test_d3_what_somebody_made_on_a_table_that_was_rolled_back_keeps_the_intake_
     assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (11, 3), (11, 3))
 
 
-def test_the_record_of_rows_that_others_erased_pins_no_more_behind_the_cut(tables: Tables, bench: Bench) -> None:
+def test_what_others_erased_pins_intake_until_its_snapshot_expires_like_any_other(tables: Tables, bench: Bench) -> None:
+    leader, _ = two_commits(bench, tables)
+    swap_files(tables, view_of(tables), [], "delete")
+    removal = view_of(tables).snapshot_id
+    for offset, line in ((9, (9, 3)), (10, (10, 3)), (11, (11, 3))):
+        bench.write(leader, view_of(tables), (0, offset, offset + 1))
+        bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
+        kept = removal in {snapshot.snapshot_id for snapshot in view_of(tables).snapshots}
+        assert kept is (offset == 9)
+        assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", line, (offset + 1, 3))
+
+
+def test_what_older_versions_kept_behind_the_cut_as_the_record_of_an_erasure_pins_no_more(tables: Tables, bench: Bench) -> None:
     leader, _ = two_commits(bench, tables)
     swap_files(tables, view_of(tables), [], "delete")
     removal = view_of(tables).snapshot_id
     for offset in (9, 10, 11):
         bench.write(leader, view_of(tables), (0, offset, offset + 1))
-        bench.commit(tables, leader, snapshots_max=1, snapshots_age_s=-1e10)
+        bench.commit(tables, leader)
     view = view_of(tables)
-    assert removal in {snapshot.snapshot_id for snapshot in view.snapshots}
+    kept = {removal, *(snapshot.snapshot_id for snapshot in view.lineage()[:2])}
+    expire(tables, [snapshot.snapshot_id for snapshot in view.snapshots if snapshot.snapshot_id not in kept])
+    view = view_of(tables)
     assert removal not in {snapshot.snapshot_id for snapshot in view.lineage()}
     assert look(bench, leader, tables) == TopicLine(TOPIC_ID, "flights", (9, 3), (12, 3))
 

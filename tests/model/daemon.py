@@ -23,6 +23,7 @@ from tests.model.state import (
     foreign,
     lineage,
     retained_files,
+    sight,
     spend,
     uppers,
 )
@@ -64,8 +65,9 @@ class _Daemon:
         daemons = (me, self.state.daemons[1]) if self.number == 0 else (self.state.daemons[0], me)
         self.found.append((label, self.state._replace(daemons=daemons, **changes)))
 
-    def fault(self, name: str) -> Budget | None:
-        return None if self.quiet else spend(self.state.budget, INDEX[name])
+    def fault(self, name: str, left: Budget | None = None) -> Budget | None:
+        """What is left when it happens; `left`: of what else happens in the same step."""
+        return None if self.quiet else spend(self.state.budget if left is None else left, INDEX[name])
 
     def allowed(self, name: str) -> Budget | None:
         """As `fault`, but unlimited where all is quiet."""
@@ -87,9 +89,8 @@ class _Daemon:
         longer = after._replace(own=(*me.own, entry)) if me.own else after._replace(view=me.view + 1)
         if index == len(log):
             self.to(label, longer, log=(*log, entry), **changes)
-            budget = self.fault("ua")
+            budget = self.fault("ua", changes.pop("budget", None))
             if budget is not None:
-                changes.pop("budget", None)
                 self.to(f"{label}, applied, reply lost", me, log=(*log, entry), budget=budget)
                 if state.late_append is None:
                     gives_up = not config.settle and me.at == "written"  # "the index is empty, so it failed"
@@ -188,7 +189,7 @@ class _Daemon:
         config, me, table, ledger = self.config, self.me, self.state.table, self.ledger
         budget = self.fault("defer")
         if budget is not None:
-            self.to("gets no answer from the catalog", me._replace(at="idle", item=None, seen=(table.uuid, table.last)), budget=budget)
+            self.to("gets no answer from the catalog", me._replace(at="idle", item=None, seen=sight(table)), budget=budget)
         if ledger.table is not None and ledger.table != table.uuid and config.halt:
             self.hold(Held("another table"))
             return
@@ -205,7 +206,7 @@ class _Daemon:
         choice = choose(config, table, watermarks, ledger, live)
         if choice.retired is not None:
             self.to(f"{RESURRECTS} retired {choice.retired}", me)
-        token, fence = (table.uuid, table.last), self.fence_now(table)
+        token, fence = sight(table), self.fence_now(table)
         drop = frozenset(item for item in current_files(table) if item[2] <= ledger.start[item[0]])
         if choice.offered or drop:
             self.offer(table, prepared(config, table, me.epoch, choice, drop, revived, frozenset()), fence)
@@ -266,9 +267,7 @@ class _Daemon:
             self.to(f"REPAIR: the evidence becomes {watermarks}", me._replace(at="check", item=None, seen=swap), budget=budget)
         else:
             told = (watermarks, inside, pending - inside)
-            self.to(
-                f"REPAIR: the ledger takes {watermarks}", me._replace(at="told", item=told, seen=(table.uuid, table.last)), budget=budget
-            )
+            self.to(f"REPAIR: the ledger takes {watermarks}", me._replace(at="told", item=told, seen=sight(table)), budget=budget)
 
     def at_check(self) -> None:
         """Rule C4."""
@@ -288,7 +287,7 @@ class _Daemon:
             return
         table = applied(config, state.table, swap)
         told = (swap.watermarks, swap.committed, swap.killed)
-        token = (table.uuid, table.last)
+        token = sight(table)
         if config.atomic:
             self.to(f"SWAP ok, snapshot {table.current}", me._replace(at="told", item=told, seen=token, fence=-1), table=table)
         else:
@@ -323,7 +322,7 @@ class _Daemon:
         me, table = self.me, self.state.table
         fence = table.uuid * 100 + table.last if me.item[2] and self.config.refence else me.fence  # a kill needs a new fence
         after = me._replace(at="idle" if me.seen else "look", item=None, fence=fence)
-        token = me.seen or (table.uuid, 0)
+        token = me.seen or (table.uuid, 0, 0)
         self.append(("C", me.epoch, *me.item, token), after, f"COMMIT_TO_TABLE {me.item[0]}")
 
     # deletes

@@ -23,13 +23,19 @@ def judge(config: Config, table: Table, start: Vector) -> Vector | Held:
         return tuple(map(max, uppers(config, current_files(table)), head))
     vector = tuple(map(max, evidence.watermarks, head))
     line = lineage(table)
-    if not config.anc or any(snapshot.id == evidence.snapshot for snapshot in line):
+    if not config.anc or evidence.snapshot in ancestors(table):
         return vector
     if not line or line[-1].id <= evidence.snapshot:
         return Held("rolled back")
     if config.agree and _disagree(config, table, evidence, head):
         return Held("the files do not confirm the evidence")
     return vector
+
+
+def ancestors(table: Table) -> frozenset[int]:
+    """The current snapshot, its retained ancestors, and the expired parent of the oldest."""
+    line = lineage(table)
+    return frozenset(snapshot.id for snapshot in line) | frozenset(snapshot.parent for snapshot in line)
 
 
 def _disagree(config: Config, table: Table, evidence: Evidence, head: Vector) -> bool:
@@ -56,15 +62,27 @@ def unbroken_since(table: Table) -> int:
 
 
 def complete_since(config: Config, table: Table, token: Token) -> bool:
-    """Rule C3: whether an absent path proves that the file was never in the table."""
-    return not config.lineage or (token[0] == table.uuid and token[1] >= unbroken_since(table))
+    """Rule C3: whether an absent path proves that the file was never in the table: every commit since is retained, ancestor or not."""
+    retained = {snapshot.id % 100 for snapshot in table.snapshots}
+    return not config.lineage or (token[0] == table.uuid and all(number in retained for number in range(token[1] + 1, table.last + 1)))
+
+
+def aside(config: Config, table: Table, item: File, token: Token) -> bool:
+    """Whether the file came since its token with a snapshot that is no ancestor."""
+    inside = frozenset[File]().union(*(snapshot.files for snapshot in lineage(table)))
+    return config.aside and item not in inside and any(item == one and sequence > token[1] for one, sequence in table.added)
 
 
 def paths(config: Config, table: Table, ledger: Ledger) -> Files:
-    """Files of ours in the lineage that came since the oldest token of a pending file; with killed ones, since the ledger last looked."""
+    """Files of ours in the lineage that came since the oldest token of a pending file; with killed ones, since the ledger last looked.
+
+    If our newest snapshot of then is no ancestor now, killed files may have come back with older snapshots.
+    """
     if not config.lineage:
         return frozenset(item for item in current_files(table) if not foreign(item))
-    since = [token[1] for _, token in ledger.pending if token[0] == table.uuid] + ([ledger.sequence] if ledger.killed else [])
+    seen = not config.turn or ledger.snapshot in ancestors(table)
+    since = [token[1] for _, token in ledger.pending if token[0] == table.uuid]
+    since += [ledger.sequence if seen else 0] if ledger.killed else []
     if not since:
         return frozenset()
     inside = frozenset[File]().union(*(snapshot.files for snapshot in lineage(table)))
@@ -123,7 +141,8 @@ def choose(config: Config, table: Table, watermarks: Vector, ledger: Ledger, liv
                 killed.add(item)
                 continue
             retired = item if here else retired
-        if (here or not config.wmcheck) and complete_since(config, table, token):
+        unseen = complete_since(config, table, token) and not aside(config, table, item, token)
+        if (here or not config.wmcheck) and unseen:
             offered.add(item)
             at[partition] = max(at[partition], end)
         elif config.chain:

@@ -24,6 +24,8 @@ class Ledger(NamedTuple):
     """The table's uuid."""
     sequence: int
     """Of the table, as last told."""
+    snapshot: int
+    """Our newest in the table, as last told."""
 
     @property
     def killed(self) -> Files:
@@ -54,7 +56,7 @@ def fold(config: Config, log: tuple[Entry, ...]) -> Ledger:
 
 def _fold(config: Config, log: tuple[Entry, ...]) -> Ledger:
     none = (0,) * config.partitions
-    ledger = Ledger(0, none, (), NOTHING, NOTHING, none, None, 0)
+    ledger = Ledger(0, none, (), NOTHING, NOTHING, none, None, 0, 0)
     for entry in log:
         if entry[0] == "E":
             ledger = ledger._replace(epoch=max(ledger.epoch, entry[1]), pending=ledger.pending if config.inherit else ())
@@ -73,7 +75,7 @@ def _fold(config: Config, log: tuple[Entry, ...]) -> Ledger:
 
 
 def _told(config: Config, ledger: Ledger, entry: Entry) -> Ledger:
-    _, _, said, committed, killed, token = entry
+    _, _, said, committed, killed, seen = entry
     watermarks = said if config.lower else tuple(map(max, ledger.watermarks, said))
     if not config.path:  # "covered, so done"
         committed = committed | {item for item, _ in ledger.pending if item[2] <= watermarks[item[0]]}
@@ -82,6 +84,7 @@ def _told(config: Config, ledger: Ledger, entry: Entry) -> Ledger:
         pending=tuple(one for one in ledger.pending if one[0] not in committed and one[0] not in killed),
         done=ledger.done | committed,
         known=ledger.known | committed,
-        table=token[0],
-        sequence=token[1],
+        table=seen[0],
+        sequence=seen[1],
+        snapshot=seen[2],
     )

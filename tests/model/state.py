@@ -4,9 +4,10 @@ All of it is immutable and hashable. A file is (partition, base, end, epoch, fir
 and above 1000 for the second entry of one path; the first row is above the base only if a refinement passed over intake that was gone. Log
 entries are tuples that begin with their kind:
 
-    ('E', epoch, owner)   ('D', epoch, file, token)   ('C', epoch, watermarks, committed, killed, token)   ('T', epoch, partition, start)
+    ('E', epoch, owner)   ('D', epoch, file, token)   ('C', epoch, watermarks, committed, killed, sight)   ('T', epoch, partition, start)
 
-A token is (table uuid, last sequence number). Intake holds the offsets of every partition from the start.
+A token is (table uuid, last sequence number); a sight is that and our newest snapshot (without one, the current). Intake holds the
+offsets of every partition from the start.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ File = tuple[int, int, int, int, int]
 Files = frozenset[File]
 Vector = tuple[int, ...]
 Token = tuple[int, int]
+Sight = tuple[int, int, int]
 Entry = tuple[Any, ...]
 Budget = tuple[int, ...]
 
@@ -71,7 +73,7 @@ class Daemon(NamedTuple):
     item: Any
     """The file in work; or what is to be told to the ledger."""
     seen: Any
-    """What the last look found: a token, or the swap that follows from it."""
+    """What the last look found: a sight, or the swap that follows from it."""
     fence: int
     """-1, or the snapshot beyond which one of the own epoch is needed before a file that the ledger knows may be deleted."""
     condemned: File | None
@@ -127,6 +129,11 @@ def initial(config: Config) -> State:
 def foreign(item: File) -> bool:
     """Whether somebody else made the file."""
     return FOREIGN_FIRST <= item[3] < TWICE
+
+
+def sight(table: Table) -> Sight:
+    """What is remembered of a look."""
+    return table.uuid, table.last, table.current if table.evidence is None else table.evidence.snapshot
 
 
 def rows(config: Config, item: File) -> list[int]:

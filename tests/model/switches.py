@@ -27,7 +27,8 @@ RULES: dict[str, str] = {
     "wmcheck": "C3: a file is offered only at the watermark",
     "chain": "C3: what cannot be offered is killed",
     "path": "C3: committed is what has its path in the lineage",
-    "lineage": "C3: and whose history since its token is whole",
+    "lineage": "C3: and every commit since its token is retained",
+    "aside": "C3: and none that is no ancestor brought it",
     "ck": "C4: the log is read between load and swap",
     "base": "C5: the swap asserts the base snapshot",
     "seq": "C5: and that the base's sequence number is the last",
@@ -37,6 +38,7 @@ RULES: dict[str, str] = {
     "readvac": "P1: a missing intake object stops the plan",
     "once": "P2: a path is used once",
     "sight": "agreement: a killed file explains a watermark whose history is lost",
+    "turn": "agreement: killed files are looked for in the whole lineage if our newest snapshot of the last look is not in it",
     "retained": "D1: looked at are all retained snapshots",
     "resv": "D1: files of the own or a newer epoch that are not in the ledger are in work",
     "fence": "D2: a file the ledger knows needs a snapshot of the deleter's epoch",
@@ -57,6 +59,7 @@ FAULTS: dict[str, str] = {
     "compact": "compactions by somebody else",
     "expire": "expiries by somebody else: all snapshots but the current one",
     "rollback": "rollbacks to an ancestor by somebody else",
+    "branch": "commits to a branch, by somebody else",
     "forward": "returns to a retained snapshot that is no ancestor, by somebody else",
     "vac": "vacuums of intake",
     "trim": "checkpoints that trim the log",
@@ -115,6 +118,7 @@ class Config:
     chain: bool
     path: bool
     lineage: bool
+    aside: bool
     ck: bool
     base: bool
     seq: bool
@@ -124,6 +128,7 @@ class Config:
     readvac: bool
     once: bool
     sight: bool
+    turn: bool
     retained: bool
     resv: bool
     fence: bool

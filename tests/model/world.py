@@ -51,6 +51,8 @@ def third_party(config: Config, state: State, found: list[Step]) -> None:
     line = lineage(table)
     for snapshot in line[1:]:
         act("rollback", f"rolls back to {snapshot.id}", table=table._replace(current=snapshot.id))
+    if table.snapshots:
+        act("branch", "commits to a branch", table=committed(table, frozenset(), frozenset(), None)._replace(current=table.current))
     for snapshot in set(table.snapshots) - set(line):
         act("forward", f"goes to {snapshot.id}", table=table._replace(current=snapshot.id))
     if table.snapshots:

@@ -1,6 +1,6 @@
 """Every rule of publishing, broken on purpose: commit, evidence, takeover, cleaning (`docs/protocols/publish.md`, `vacuum.md`).
 
-Eleven of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named where the rule is defence in
+Thirteen of them are noticed by the publishing rig of the simulation, within a hundred seeds. A test is named where the rule is defence in
 depth, so that nothing goes wrong for as long as the others hold, or where one seed of very many needs it.
 """
 
@@ -15,6 +15,7 @@ EVIDENCE_TESTS = ("tests/unit/test_evidence.py",)
 SET_BACK_TESTS = ("tests/unit/test_set_back.py",)
 ORPHAN_TESTS = ("tests/unit/test_clean_orphans.py",)
 LINE_TESTS = ("tests/unit/test_past_watermarks.py", "tests/unit/test_foreign_branches.py")
+CHANGE_TESTS = ("tests/unit/test_foreign_changes.py",)
 CONTRACT = "tests/contract/test_tables.py"
 ASKED = 'swapped = swap(self._tables, prepared, self._leader.check, "table.swap")\n'
 
@@ -92,6 +93,20 @@ COMMITTING = (
         "    if not archive.gap_only and not complete(item) and archive.base < 0:",
         CHOOSE_TESTS,
     ),
+    _tested(
+        "what a branch holds is offered (C3, aside)",
+        "archiver/catalog/choose.py",
+        "    if item.path in aside:",
+        "    if item.path in aside and archive.base < 0:",
+        CHOOSE_TESTS,
+    ),
+    _tested(
+        "refused files are looked for since the last look alone, whatever the table was turned to",
+        "archiver/catalog/agree.py",
+        "return ledger.sequence_number if ledger.snapshot_id in view.ancestors() else 0",
+        "return ledger.sequence_number",
+        ("tests/unit/test_evidence_agree.py",),
+    ),
     _simulated(
         "trust a rolled-back property (C1)",
         "archiver/catalog/evidence.py",
@@ -119,6 +134,27 @@ COMMITTING = (
         "        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans):",
         "        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans[:0]):",
         ("tests/integration/test_driver.py",),
+    ),
+    _simulated(
+        "what others changed expires and nobody tells",
+        "archiver/catalog/commit.py",
+        "            return {**stamp, **taken_over, **told, ",
+        "            return {**stamp, **taken_over, ",
+        ("tests/integration/test_foreign_hands.py",),
+    ),
+    _tested(
+        "what others changed expires while a rollback can undo it",
+        "archiver/catalog/expiry.py",
+        "    return tuple(snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in kept)",
+        "    return tuple(snapshot.snapshot_id for snapshot in old)",
+        CHANGE_TESTS,
+    ),
+    _simulated(
+        "what others removed came before all that the ledger heard of later",
+        "archiver/catalog/foreign.py",
+        "    since = sequence_number if in_time or following is None else following",
+        "    since = sequence_number",
+        CHANGE_TESTS,
     ),
     _tested(
         "adopt without a digest",
@@ -220,7 +256,7 @@ CLEANING = (
     _tested(
         "behind the cut everything of somebody else is taken for an ancestor (D3)",
         "reconcile/lines.py",
-        "    return snapshot.sequence_number < oldest and tells_of_removed_rows(snapshot)",
+        "    return snapshot.sequence_number < oldest and (is_foreign_removal(snapshot) or change_of(snapshot) is not None)",
         "    return snapshot.sequence_number < oldest",
         LINE_TESTS,
     ),

@@ -102,13 +102,37 @@ def roll_forward(tables: Tables, snapshot_id: int) -> None:
         manage.set_current_snapshot(snapshot_id)
 
 
-def expire_all_but_current(tables: Tables) -> None:
+def commit_to_branch(tables: Tables, bench: Bench, name: str = "theirs") -> None:
+    """Somebody appends an empty file to a branch that begins at the current snapshot."""
     if isinstance(tables, MemoryTables):
-        tables.expire_all_but_current(IDENTIFIER)
+        tables.commit_to_branch(IDENTIFIER)
         return
     view = view_of(tables)
     table = view.handle
     assert isinstance(table, Table)
-    gone = [item.snapshot_id for item in view.snapshots if item.snapshot_id != view.snapshot_id]
-    with table.maintenance.expire_snapshots() as expire:
-        expire.by_ids(gone)
+    assert view.snapshot_id is not None
+    with table.manage_snapshots() as manage:
+        manage.create_branch(view.snapshot_id, name)
+    path = bench.folder / f"{name}-{view.sequence_number}.parquet"
+    size = write_rows(path, "row", 0, range(0), view.schema_json)
+    one = data_file(f"file://{path}", stream_fields(view.schema_json), 0, 0, 0, size)
+    transaction = Transaction(table, autocommit=True)
+    producer = _OverwriteFiles(Operation.APPEND, transaction, table.io, branch=name)
+    producer.append_data_file(data_file_of(one, view.spec_id))
+    producer.commit()
+
+
+def expire_all_but_current(tables: Tables) -> None:
+    view = view_of(tables)
+    expire(tables, [item.snapshot_id for item in view.snapshots if item.snapshot_id != view.snapshot_id])
+
+
+def expire(tables: Tables, gone: Sequence[int]) -> None:
+    """Forget these snapshots, with the tools of somebody else: nothing is told of them."""
+    if isinstance(tables, MemoryTables):
+        tables.expire(IDENTIFIER, gone)
+        return
+    table = view_of(tables).handle
+    assert isinstance(table, Table)
+    with table.maintenance.expire_snapshots() as expiring:
+        expiring.by_ids(list(gone))

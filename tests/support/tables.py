@@ -337,6 +337,9 @@ class FaultyTables:
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         return self._tables.data_paths(view, since_sequence)
 
+    def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        return self._tables.aside_paths(view, since_sequence)
+
     def close(self) -> None:
         self._tables.close()
 

@@ -68,6 +68,15 @@ def test_schema(tmp_path: Path) -> None:
     assert kept == {**dict.fromkeys(cases, 0), "one_bad": 1, "unknown_between": 2000, "nanoseconds": 2000}
 
 
+def test_backlog(tmp_path: Path) -> None:
+    few, many = measured("backlog", tmp_path)["cases"]
+    assert (few["files"], many["files"]) == (3, 12)
+    for case in (few, many):
+        for what in ("folded_bytes", "described_bytes", "commit_cpu_s", "library_cpu_s", "ours_cpu_s", "ours_by_library"):
+            check_spread(case[what])
+        assert case["described_bytes"]["min"] > case["folded_bytes"]["max"] > 0, "a description is kept once it was decoded"
+
+
 def test_edge(tmp_path: Path) -> None:
     document = measured("edge", tmp_path)
     assert list(document["messages"]) == ["small", "flat", "nested"]
@@ -143,3 +152,14 @@ def test_deep_audit(tmp_path: Path) -> None:
         check_spread(ratio)
         assert rates["min"] / refine["max"] - 0.01 <= ratio["min"]
         assert ratio["max"] <= rates["max"] / refine["min"] + 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_mirror(tmp_path: Path) -> None:
+    document = measured("mirror", tmp_path)
+    for name in ("bare", "mirror"):
+        for what in ("core", "wall"):
+            check_spread(document[f"{name}_records_per_{what}_second"])
+    for what in ("core", "wall"):
+        check_spread(document[f"ratio_of_{what}_seconds"])

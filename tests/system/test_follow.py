@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
 import sys
+import termios
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ from tests.support.processes import Command, until
 pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
 GRACE_S = 3601.0
+PIPE_BYTES = 65_536
+"""What Linux lets a pipe hold at most unless it is told otherwise; pages that are not full make it less."""
 OVERRIDES: dict[str, Any] = {
     "log": {"append_backoff": "5ms", "checkpoint_entries": 4},
     "archive": {"snapshots_max": 1, "snapshots_age": "0s"},
@@ -112,11 +116,17 @@ def test_a_reader_that_does_not_read_holds_up_no_end(deployment: Deployment, num
         try:
             assert process.stdout is not None
             process.stdout.read(1)
-            until("it is blocked", lambda: "pipe" in Path(f"/proc/{process.pid}/wchan").read_text() or _asleep(process.pid))
+            descriptor = process.stdout.fileno()
+            until("it is blocked", lambda: _unread(descriptor) > PIPE_BYTES // 2 and _asleep(process.pid))
             process.send_signal(number)
             assert process.wait(30) == 130
         finally:
             process.kill()
+
+
+def _unread(descriptor: int) -> int:
+    """Bytes that stand in the pipe."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _asleep(pid: int) -> bool:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from archiver.catalog.choose import choose, complete_since
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.expiry import expired
-from archiver.catalog.layout import COMMIT_ID
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.events.types import DataFile
 from archiver.ledger.archives import ArchiveFile
@@ -171,11 +170,21 @@ def test_c3_expired_lineage_is_complete_only_above_the_cut() -> None:
     assert [complete(view, token) for token in range(5)] == [False, False, True, True, True]
 
 
-def test_c3_an_abandoned_branch_makes_the_lineage_incomplete() -> None:
-    """Sequence number 3 was committed and rolled back: whatever was written before it may have been in it."""
+def test_c3_a_commit_to_a_branch_leaves_the_history_complete_as_long_as_it_is_retained() -> None:
+    """What it brought can be looked at; once it has expired, whatever was written before it may have been in it."""
     view = table([1, 2, 4], 4, abandoned=(3,))
-    assert [complete(view, token) for token in range(5)] == [False, False, False, True, True]
-    assert not complete(table([1, 2], 3, abandoned=(3,)), 2)
+    assert [complete(view, token) for token in range(5)] == [True] * 5
+    assert complete(table([1, 2], 3, abandoned=(3,)), 2), "the newest commit may be the branch's"
+    assert [complete(table([1, 2, 4], 4), token) for token in range(5)] == [False, False, False, True, True]
+    assert not complete(table([1, 2], 3), 2)
+
+
+def test_c3_what_a_snapshot_outside_of_the_history_holds_is_not_offered() -> None:
+    """That snapshot may become current again."""
+    files = [pending(0, 5, 8), pending(1, 0, 3)]
+    choice = choose(files, (5, 0), frozenset(), yes, aside={path(files[0])})
+    assert (choice.offered, [item for item, _ in choice.killed]) == ((files[1],), [files[0]])
+    assert choose(files, (5, 0), {path(files[0])}, yes, aside={path(files[0])}).committed == (files[0],)
 
 
 def test_c3_another_table_is_never_complete() -> None:
@@ -244,20 +253,6 @@ def test_expiry_keeps_what_pending_files_need() -> None:
 def test_expiry_keeps_tags_and_other_peoples_snapshots() -> None:
     view = replace(table([1, 2, 3], 3, abandoned=(9,)), pinned=frozenset({102}))
     assert gone(view, [], most=1) == [1]
-
-
-def test_expiry_keeps_the_only_record_of_rows_that_somebody_removed() -> None:
-    """An erasure on request: without its snapshot the audit would call the rows missing for ever."""
-
-    def did(view: TableView, sequence: int, operation: str, summary: dict[str, str]) -> TableView:
-        shots = [replace(s, operation=operation, summary=summary) if s.sequence_number == sequence else s for s in view.snapshots]
-        return replace(view, snapshots=tuple(shots))
-
-    plain = table([1, 2, 3, 4], 4)
-    assert gone(did(plain, 2, "delete", {}), []) == [1, 3]
-    assert gone(did(plain, 2, "overwrite", {}), []) == [1, 3]
-    assert gone(did(plain, 2, "replace", {}), []) == [1, 2, 3]
-    assert gone(did(plain, 2, "delete", {COMMIT_ID: "ours"}), []) == [1, 2, 3]
 
 
 def test_what_expiry_left_behind_the_cut_is_history_and_no_lineage() -> None:

@@ -107,6 +107,15 @@ def test_c1_retentions_start_is_a_floor() -> None:
     assert known(judge(view(CHAIN, 3, OURS), 2, never, starts={0: 15, 1: 3})).watermarks == (15, 20)
 
 
+def test_c1_our_expired_snapshot_is_an_ancestor_if_the_oldest_retained_one_names_it() -> None:
+    """Somebody removed rows and had all other snapshots expired: the bounds cannot agree, and need not."""
+    removal = snapshot(4, 3, 4, "delete")
+    found = known(judge(view([removal], 4, OURS), 2, never))
+    assert (found.watermarks, found.foreign, found.by_bounds) == ((10, 20), (removal,), False)
+    other = judge(view([snapshot(5, 4, 5)], 5, OURS), 2, list)
+    assert "partition 0 ends at 0" in doubt(other), "the parent that it names is somebody else's"
+
+
 def test_c1_a_rollback_is_seen_although_our_snapshot_is_still_listed() -> None:
     """The newest own snapshot in the metadata's list is not believed (flaw 2 of the protocol)."""
     assert "rolled back" in doubt(judge(view(CHAIN, 2, OURS), 2, never))

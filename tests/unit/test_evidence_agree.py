@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.catalog.agree import contradiction, revived_keys
+from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Evidence, Known
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ids import TopicId
@@ -110,6 +110,20 @@ def test_rows_without_any_commit_of_ours_are_not_skipped_in_silence() -> None:
     assert found is not None
     assert "no commit of ours" in found
     assert contradiction(view(), Known((0, 0), None), ledger({}), ()) is None
+
+
+def test_what_was_seen_counts_while_our_newest_snapshot_of_then_is_an_ancestor() -> None:
+    told = ledger({0: 10, 1: 20}, sequence=5)
+    told.snapshot_id = 102
+    assert seen_up_to(view(), told) == 5, "number 5 may be a branch's"
+    cut = view((3, 4))
+    assert seen_up_to(cut, told) == 0, "expired, and nothing tells that it was an ancestor"
+    oldest = SnapshotView(103, 102, 3, 3, "append", {})
+    assert seen_up_to(replace(cut, snapshots=(oldest, cut.snapshots[1])), told) == 5, "expired, and named as a parent"
+    told.snapshot_id = 104
+    assert seen_up_to(view(), told) == 0, "the table was turned to where the ledger did not look"
+    told.snapshot_id = None
+    assert seen_up_to(view(), told) == 0
 
 
 def test_revived_keys_are_found_by_whole_path() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from archiver.catalog.layout import COMMIT_ID
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
-from reconcile.lines import foreign_branches, keeps_removal, lacks, reached_by
+from reconcile.lines import foreign_branches, keeps_change, lacks, reached_by
 
 OURS = {COMMIT_ID: "any"}
 
@@ -42,14 +42,16 @@ def test_the_lineage_itself_is_no_branch() -> None:
     assert ids(table(2, snapshot(2, None, ours=False))) == []
 
 
-def test_behind_the_cut_a_branch_looks_like_an_ancestor_and_only_removals_are_taken_for_one() -> None:
+def test_behind_the_cut_a_branch_looks_like_an_ancestor_and_only_changes_of_rows_are_taken_for_one() -> None:
     """Ours before it and the one after it are expired: nothing says what it was made on."""
     for operation, kept in (("replace", False), ("append", False), ("delete", True), ("overwrite", True)):
         foreign = replace(snapshot(3, 1, ours=False), operation=operation)
         view = table(5, foreign, snapshot(4, 2), snapshot(5, 4))
         assert ids(view) == [3]
-        assert keeps_removal(view, foreign) is kept
-        assert not keeps_removal(replace(view, snapshots=(snapshot(2, 1), *view.snapshots)), foreign), "newer than what it lacks"
+        assert keeps_change(view, foreign) is kept
+        assert keeps_change(view, replace(foreign, summary={"added-records": "3"})) is (operation != "replace")
+        assert not keeps_change(view, replace(foreign, summary={**OURS, "added-records": "3"}))
+        assert not keeps_change(replace(view, snapshots=(snapshot(2, 1), *view.snapshots)), foreign), "newer than what it lacks"
 
 
 def test_a_removal_behind_the_cut_is_no_ancestor_of_a_table_that_has_an_older_file_without_it() -> None:

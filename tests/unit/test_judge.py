@@ -286,6 +286,47 @@ def test_rows_that_others_added_and_took_out_again_are_not_missed() -> None:
         assert one([left], removals=(Removal(99, removed),), additions=added).verdict == verdict, (missing, removed, added)
 
 
+def test_rows_of_others_that_are_still_there_explain_nothing() -> None:
+    """Whether they stand at offsets of ours, in gaps, or have no place at all: only what came and went is taken off what was removed."""
+    erased: tuple[Range, ...] = ((0, 12), (14, 30))
+    for strange, unplaced, added, removed, explained in (
+        ((), 0, 0, 2, True),
+        (((3, 6),), 0, 3, 2, True),
+        (((3, 6),), 0, 3, 5, False),
+        (((3, 6),), 0, 5, 4, True),
+        (((35, 38),), 0, 3, 2, True),
+        ((), 3, 3, 2, True),
+        ((), 3, 3, 5, False),
+        ((), 0, 3, 5, True),
+        (((3, 6),), 0, 0, 2, True),
+    ):
+        files = [foreign({0: erased}), foreign({0: strange}, record_count=unplaced + sum(high - low for low, high in strange))]
+        found = one(files, removals=(Removal(99, removed),), additions=added)
+        assert (found.removed == ((12, 14),)) is explained, (strange, unplaced, added, removed, found.why)
+        assert found.verdict == ("valid" if explained and not strange else "invalid"), found.why
+
+
+def test_what_has_expired_is_named_as_such() -> None:
+    removals = (Removal(99, 1), Removal(98, 1, expired=(97, 98)))
+    found = one([foreign({0: ((0, 12), (14, 30))})], removals=removals)
+    assert found.why == "offsets 12 to 13 were removed by somebody else's snapshot 99, 98 (which has expired), 97 (which has expired)"
+    hidden = one([foreign({0: ((0, 12), (14, 30))})], removals=removals, removed={0: ((12, 14),)}, removed_by=(98, 99))
+    assert "snapshot 99, 98 (which has expired)" in (hidden.why or "")
+
+
+def test_without_knowing_what_expired_snapshots_changed_nothing_that_is_missing_can_be_told() -> None:
+    for files, removals in (
+        (WHOLE, ()),
+        ([foreign({0: ((0, 12), (14, 30))})], ()),
+        ([foreign({0: ((0, 12), (14, 30))})], (Removal(99, 1),)),
+        ([foreign({0: ((0, 12), (14, 30))})], (Removal(99, 2),)),
+    ):
+        found = one(files, removals=removals, untold="the property is damaged")
+        assert (found.verdict, found.removed) == ("unknown", ()), found.why
+        assert "the property is damaged" in (found.why or "")
+    assert one([*WHOLE, foreign({0: ((7, 8),)})], untold="the property is damaged").verdict == "invalid"
+
+
 def test_rows_that_were_hidden_and_compacted_away_are_not_missed() -> None:
     """A compaction takes hidden rows out of the data files and says nothing of it; what nobody hid is lost all the same."""
     for missing, removals, verdict in (

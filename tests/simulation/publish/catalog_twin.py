@@ -68,14 +68,14 @@ class WatchedTables(MemoryTables):
         super().roll_back(identifier, snapshot_id)
         self._look(identifier)
 
+    def commit_to_branch(self, identifier: Identifier) -> int:
+        snapshot_id = super().commit_to_branch(identifier)
+        self._look(identifier)
+        return snapshot_id
+
     def expire(self, identifier: Identifier, gone: Collection[int]) -> None:
         """Forget some snapshots, as an expirer that cares for metadata only."""
-        state = self._known(identifier)
-        kept = {key: one for key, one in state.snapshots.items() if key not in gone}
-        for key, one in kept.items():
-            if one.view.parent_id in gone:
-                kept[key] = replace(one, view=replace(one.view, parent_id=None))
-        self._tables[identifier] = replace(state, snapshots=kept, version=state.version + 1)
+        super().expire(identifier, gone)
         self._look(identifier)
 
     def drop(self, identifier: Identifier) -> None:
@@ -181,3 +181,8 @@ class SimulatedTables:
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         return self._requests.look("reads new manifests", lambda: self._tables.data_paths(view, since_sequence))
+
+    def aside_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
+        if all(item.sequence_number <= since_sequence for item in view.aside()):
+            return frozenset()  # there is nothing to ask for
+        return self._requests.look("reads manifests of branches", lambda: self._tables.aside_paths(view, since_sequence))

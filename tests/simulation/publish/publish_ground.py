@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.layout import COMMIT_ID, RETIRED, SET_BACK
+from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES, RETIRED, SET_BACK
 from archiver.catalog.restate import is_set_back
 from archiver.catalog.tables import Identifier
 from archiver.ids import SeededIds, TopicId, TopicPartition
@@ -27,6 +27,7 @@ from intake.fold import IntakeFold
 from tests.simulation.publish import predicates
 from tests.simulation.publish.catalog_twin import WatchedTables
 from tests.simulation.publish.contents import Row, Sent, archive_rows
+from tests.simulation.publish.foreign_book import ForeignBook, told_once
 from tests.simulation.publish.predicates import SnapshotSeen
 from tests.simulation.schedule import Violation
 
@@ -106,6 +107,8 @@ class Ground:
         """Tables that somebody added rows of their own to."""
         self.expired: set[Identifier] = set()
         """Tables whose snapshots somebody expired."""
+        self.book = ForeignBook()
+        """How many rows strangers added and removed."""
         self.lost: set[Identifier] = set()
         """Tables that somebody dropped."""
         self._written: set[str] = set()
@@ -290,7 +293,18 @@ class Ground:
             if snapshot_id not in self.seen:
                 self.seen[snapshot_id] = self._look(identifier, state.uuid, topic_id, snapshot_id, snapshot, state.properties)
                 self._ever.update(self.seen[snapshot_id].paths)
+                rows = sum(item.data_file.record_count for item in snapshot.files)
+                foreign = not self.seen[snapshot_id].ours and snapshot.view.operation != "replace"
+                self.book.saw(snapshot_id, snapshot.view.parent_id, rows, changes=foreign)
+        if identifier not in self.lost:
+            self._check_told(identifier, topic_id, state.current, state.properties.get(EXPIRED_CHANGES))
         self.check_ledger()
+
+    def _check_told(self, identifier: Identifier, topic_id: TopicId, current: int | None, told: str | None) -> None:
+        """What strangers changed is not forgotten with their snapshots, and not counted twice."""
+        expired = self.book.expired(current, self.retained[identifier])
+        insist("what others changed is told once", told_once(expired, told, retired=bool(self.ledger.topic(topic_id).starts)))
+        self.met["changes told after expiry"] = max(self.met["changes told after expiry"], len(expired))
 
     def _look(
         self, identifier: Identifier, table: uuid.UUID, topic_id: TopicId, snapshot_id: int, snapshot: object, told: object
@@ -379,6 +393,17 @@ class Ground:
         identifier = self.identifiers[name]
         doubtful = identifier in self.expired and identifier in self.removed | self.foreign
         return doubtful or identifier in self.lost or identifier in self.ever_rolled_back
+
+    def audit_must_explain(self, name: str) -> bool:
+        """Whether rows were erased from the topic's table, and nothing else was done that would keep the audit from telling which."""
+        identifier = self.identifiers[name]
+        others = self.foreign | self.expired | self.lost | self.ever_rolled_back
+        return identifier in self.removed - others and not self.ledger.topic(self.topic_id(name)).starts
+
+    def erased(self, identifier: Identifier) -> list[tuple[int, int]]:
+        """(partition, offset) of the rows that strangers took out of the table."""
+        current = self.current(identifier)
+        return [] if current is None else sorted(current.removed)
 
     def taken_over(self, name: str) -> None:
         """An operator was told that a rollback was taken over. It was not if somebody expired the lineage instead: that hides it."""

@@ -31,6 +31,8 @@ FAULTY_STEPS = 400
 CALM_STEPS = 20_000
 REAL_EVERY = 64
 """In one seed of so many, archives and intake files are real Parquet."""
+BRANCH_EVERY = 16
+"""In one seed of so many, somebody commits to a branch before each of his deeds."""
 ALL_REAL_EVERY = 4 * REAL_EVERY
 """In one seed of so many, no answer is remembered either."""
 LAST_EVERY = 4
@@ -122,6 +124,8 @@ class _Run:
 
         self._busy.append(Feeder(self._ground, own(), self._seed, topics, choices.choice((2, 3, 4, 5)), light=light))
         deeds = [deed for _ in range(choices.choice((0, 1, 1, 2, 2, 3))) for deed in choices.choice(SCRIPTS)]
+        if self._seed % BRANCH_EVERY == BRANCH_EVERY // 3:
+            deeds = [one for deed in deeds for one in ("branch", deed)] or ["branch", "branch"]
         if deeds:
             touched = list(self._ground.identifiers.values())[:1]  # the other topic's table is left alone
             self._busy.append(Stranger("stranger", self._ground, own(), self._seed, touched, deeds))
@@ -193,6 +197,12 @@ class _Run:
         assert isinstance(partitions, list)
         for item in partitions:
             identifier = ground.identifiers[item["topic"]]
+            if item["topic"] not in self._orders.halted and ground.audit_must_explain(item["topic"]):
+                gone = [offset for partition, offset in ground.erased(identifier) if partition == item["partition"]]
+                told = [offset for low, high in item["removed"] for offset in range(low, high)]
+                if item["verdict"] != "valid" or told != gone:
+                    raise Violation("the audit names what was erased", f"{gone} were, it says {item['verdict']} and {told}: {item['why']}")
+                ground.met["audit names what was erased"] += bool(gone)
             if item["topic"] in self._orders.halted or identifier in ground.removed | ground.foreign | ground.lost:
                 ground.met[f"audit {item['verdict']} of a touched table"] += 1
             elif item["verdict"] != "valid":

@@ -75,6 +75,7 @@ class Stranger:
             "expire oldest": self._expire_oldest,
             "expire others": self._expire_others,
             "roll back": self._roll_back,
+            "branch": self._branch,
             "remove rows": self._remove_rows,
             "append": self._append,
             "drop": self._drop,
@@ -136,6 +137,7 @@ class Stranger:
 
     def _expire(self, identifier: Identifier, gone: list[int]) -> bool:
         if gone:
+            self._ground.book.forgot(gone)
             self._ground.tables.expire(identifier, gone)
             self._ground.expired.add(identifier)
         return bool(gone)
@@ -148,6 +150,12 @@ class Stranger:
         self._ground.rolled_back.add(identifier)
         self._ground.ever_rolled_back.add(identifier)
         self._ground.tables.roll_back(identifier, to.snapshot_id)
+        return True
+
+    def _branch(self, identifier: Identifier, view: TableView) -> bool:
+        if view.snapshot_id is None:
+            return False
+        self._ground.tables.commit_to_branch(identifier)
         return True
 
     def _drop(self, identifier: Identifier, view: TableView) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -17,6 +18,7 @@ from tests.simulation.__main__ import main
 from tests.simulation.faults import Profile
 from tests.simulation.publish import predicates
 from tests.simulation.publish.catalog_twin import SimulatedTables, WatchedTables
+from tests.simulation.publish.foreign_book import ForeignBook, told_once
 from tests.simulation.publish.predicates import SnapshotSeen
 from tests.simulation.schedule import Process, Schedule, Trace
 from tests.support.tables import IDENTIFIER, schema_json
@@ -68,6 +70,29 @@ def test_streams_find_what_is_held_and_not_retired() -> None:
     assert predicates.streams_find((0, 2), 0, held) is None
     assert predicates.streams_find((0, 1, 2), 2, held) is None
     assert predicates.streams_find((0, 1, 2), 1, held) is not None
+
+
+def test_what_strangers_changed_is_told_once_and_by_nobody_else() -> None:
+    book = ForeignBook()
+    for number, rows, changes in ((1, 5, False), (2, 3, True), (3, 3, False), (4, 7, True), (5, 9, False)):
+        book.saw(number, number - 1 or None, rows, changes=changes)
+    book.saw(6, 1, 0, changes=True)
+    assert book.expired(5, {1, 2, 3, 4, 5, 6}) == {}
+    assert book.expired(5, {3, 5, 6}) == {2: -2, 4: 4}
+    book.forgot([4])
+    gone = book.expired(5, {3, 5})
+    assert gone == {2: -2}, "what a stranger expired is lost, and 6 is no ancestor"
+
+    def told(*changes: tuple[int, int]) -> str:
+        return json.dumps({"v": 1, "changes": [{"rows": rows, "added": added} for rows, added in changes]})
+
+    assert told_once(gone, told((2, 0)), retired=False) is None
+    assert told_once({2: -2, 4: 4, 7: -1}, told((2, 4), (1, 0)), retired=False) is None
+    assert told_once({}, None, retired=False) is None
+    for wrong in (None, told(), told((2, 0), (2, 0)), told((1, 0)), told((2, 4))):
+        assert told_once(gone, wrong, retired=False) is not None
+    assert told_once(gone, None, retired=True) is None
+    assert told_once(gone, told((3, 0)), retired=True) is not None
 
 
 def test_times() -> None:

@@ -31,7 +31,8 @@ after it was rolled back, a rollback that somebody hid by expiry while an operat
 doubt, and that what a table forgets in one run of cleaning is the next one's work."""
 MUST_HAPPEN = (
     *("takeovers", "commits", "empty commits", "killed", "halted", "audit valid", "records"),
-    *("compact", "expire all", "expire oldest", "expire others", "roll back", "remove rows", "append", "drop", "make anew"),
+    *("compact", "expire all", "expire oldest", "expire others", "roll back", "branch", "remove rows", "append", "drop", "make anew"),
+    *("changes told after expiry", "audit names what was erased"),
     *("rolled forward", "rollback taken over", "start_moved", "retired rows"),
     *("condemned: intake", "condemned: killed", "condemned: retired", "condemned: stray", "condemned: foreign"),
     *("deleted intake", "deleted archive", "repaired: unknown-commit", "repaired: missing-in-catalog"),

@@ -1,0 +1,129 @@
+"""What many archives that wait for one commit cost: in the memory of a process that reads the ledger, and to commit at last.
+
+Measured, for 200 archives and for 2,000 (`archive.pending_files_max` by default), each in a new table on a SQL catalog in SQLite with its
+metadata on a local disk: bytes that the fold of the ledger keeps for each waiting archive, before and after somebody looked at what it says
+of its columns; CPU time of the commit; and then, of the manifests that it made, CPU time to read them by pyiceberg's compiled reader, which
+the fast audit takes, and by the reader of our own, which the deep audit takes. Repeated, so that a spread is shown.
+
+    python -m bench.backlog [--quick] [--output bench/results/backlog.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from archiver.catalog.layout import stream_fields
+from archiver.ledger.leader import Leader
+from archiver.ledger.views import TopicLedger
+from bench.growth import IDENTIFIER, Costs, Sizes, Table, new_table, template
+from reconcile.manifests import snapshot_files
+
+FILES = (200, 2000)
+ROUNDS = 5
+
+
+def spread(values: Sequence[float], digits: int) -> dict[str, float]:
+    """Least, middle and most."""
+    return {name: round(of(values), digits) for name, of in (("min", min), ("median", statistics.median), ("max", max))}
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    """CPU time of all threads."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def kept_bytes(reader: Leader, files: int) -> tuple[float, float]:
+    """What the fold of a new process keeps for an archive that waits, before and after its description was decoded."""
+    tracemalloc.start()
+    try:
+        reader.refresh()
+        folded, _ = tracemalloc.get_traced_memory()
+        (topic,) = (one for one in reader.fold.topics.values() if one.pending)
+        described = _described(topic)
+        looked, _ = tracemalloc.get_traced_memory()
+        assert described == files
+    finally:
+        tracemalloc.stop()
+    return folded / files, looked / files
+
+
+def _described(topic: TopicLedger) -> int:
+    return sum(item.data_file is not None for item in topic.pending)
+
+
+def one_round(table: Table, files: int) -> dict[str, float]:
+    """All archives wait, are committed, and what the table says of them is read."""
+    written, costs = table.write(), Costs()
+    folded, looked = kept_bytes(table.reader(), files)
+    table.commit([costs], written)
+    view = table.tables.load(IDENTIFIER)
+    assert view is not None
+    fields = stream_fields(view.schema_json)
+
+    def read(path: str) -> bytes:
+        return Path(path.removeprefix("file://")).read_bytes()
+
+    # Once before it counts: the first use of either makes what it keeps.
+    assert len(list(table.tables.live_files(view))) == files
+    assert len(snapshot_files(read, view.metadata_location, view.snapshot_id, fields).data) == files
+    library = cpu_s(lambda: list(table.tables.live_files(view)))
+    ours = cpu_s(lambda: snapshot_files(read, view.metadata_location, view.snapshot_id, fields))
+    (commit,) = costs.commit_cpu_s
+    return {"folded_bytes": folded, "described_bytes": looked, "commit_cpu_s": commit, "library_cpu_s": library, "ours_cpu_s": ours}
+
+
+def run(files: int, rounds: int) -> dict[str, Any]:
+    """So many archives, several times."""
+    made = template()
+    found: list[dict[str, float]] = []
+    for _ in range(rounds):
+        with new_table(files, Sizes([files], [1], 1, 10.0), made) as table:
+            found.append(one_round(table, files))
+        print(f"{files} archives: {found[-1]}", file=sys.stderr, flush=True)
+    document: dict[str, Any] = {"files": files, "columns_with_bounds": len(made[1].data_file.lower_bounds or {})}
+    for name in found[0]:
+        document[name] = spread([one[name] for one in found], 0 if name.endswith("bytes") else 3)
+    document["ours_by_library"] = spread([one["ours_cpu_s"] / one["library_cpu_s"] for one in found], 2)
+    return document
+
+
+def measure(files: Sequence[int], rounds: int) -> dict[str, Any]:
+    """The result document."""
+    return {
+        "what": "archives that wait for one commit: bytes each in the fold, CPU seconds of the commit and of reading its manifests",
+        "rounds": rounds,
+        "cases": [run(one, rounds) for one in files],
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version(), "pyiceberg": version("pyiceberg")},
+    }
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few archives: shows that it works, the numbers mean little")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    document = measure((3, 12), 2) if options.quick else measure(FILES, ROUNDS)
+    text = json.dumps(document, indent=2)
+    print(text)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""What snapshots of somebody else changed, what is kept of it when they expire, and which of them may expire at all."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.catalog.expiry import expired, recorded
+from archiver.catalog.foreign import (
+    CHANGES_MAX,
+    OFFSETS_MAX,
+    SNAPSHOTS_MAX,
+    Change,
+    ExpiredChanges,
+    change_of,
+    foreign_changes,
+    placed,
+    read_expired,
+    unretired,
+)
+from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES
+from archiver.catalog.tables import SnapshotView, TableView
+from archiver.errors import Corrupted
+from archiver.ids import TopicId
+from archiver.ledger.past import PastWatermarks
+from archiver.ledger.views import TopicLedger
+
+NOW_US = 100_000_000
+TOPIC = TopicId("a" * 32)
+
+
+def snapshot(number: int, parent: int | None, operation: str = "append", **counts: int) -> SnapshotView:
+    """One of ours, unless it has counts."""
+    summary = {name.replace("_", "-"): str(count) for name, count in counts.items()} or {COMMIT_ID: "ours"}
+    return SnapshotView(number, parent, number, 0, operation, summary)
+
+
+def table(*snapshots: SnapshotView, told: str | None = None, pinned: frozenset[int] = frozenset()) -> TableView:
+    """The last of them is the current one."""
+    properties = {} if told is None else {EXPIRED_CHANGES: told}
+    current = snapshots[-1].snapshot_id
+    return TableView(
+        ("demo", "flights"), uuid.UUID(int=1), "", "", "", 0, 2, 0, "day", current, current, properties, snapshots, pinned=pinned
+    )
+
+
+def chain(*foreign: SnapshotView, length: int = 5) -> tuple[SnapshotView, ...]:
+    """1 to `length`, each made on the one before; `foreign` take the place of ours of the same number."""
+    known = {one.snapshot_id: one for one in foreign}
+    return tuple(known.get(number, snapshot(number, number - 1 or None)) for number in range(1, length + 1))
+
+
+DELETED = snapshot(3, 2, "delete", deleted_records=2)
+
+
+def gone(view: TableView) -> list[int]:
+    return sorted(expired(view, (), 1, 0, NOW_US))
+
+
+def ledger(**starts: int) -> TopicLedger:
+    return TopicLedger(TOPIC, starts={int(name[1:]): start for name, start in starts.items()})
+
+
+@pytest.mark.parametrize(
+    ("operation", "counts", "expected"),
+    [
+        ("delete", {"deleted_records": 3}, (3, 0, 0)),
+        ("overwrite", {"deleted_records": 10, "added_records": 8}, (2, 0, 0)),
+        ("overwrite", {"deleted_records": 8, "added_records": 8}, None),
+        ("overwrite", {"deleted_records": 8, "added_records": 9}, (0, 0, 1)),
+        ("overwrite", {"added_records": 1, "added_position_deletes": 1}, None),  # an update with delete files
+        ("overwrite", {"added_records": 1, "added_position_deletes": 3}, (0, 2, 0)),
+        ("delete", {"added_position_deletes": 3}, (0, 3, 0)),
+        ("delete", {"deleted_records": 4, "removed_position_deletes": 1}, (4, -1, 0)),
+        ("delete", {"deleted_records": 0}, None),
+        ("replace", {"deleted_records": 9, "added_records": 7}, None),
+        ("append", {"added_records": 5}, (0, 0, 5)),
+        ("", {"added_records": 5}, (0, 0, 5)),
+        ("append", {"deleted_records": 5}, None),
+    ],
+)
+def test_a_change_is_what_the_summary_counts(operation: str, counts: dict[str, int], expected: tuple[int, int, int] | None) -> None:
+    one = snapshot(7, None, operation, **counts)
+    found = change_of(one)
+    assert (None if found is None else (found.rows, found.hidden, found.added)) == expected
+    assert found is None or found.snapshots == (7,)
+    assert change_of(replace(one, summary={**one.summary, COMMIT_ID: "ours"})) is None
+
+
+def test_a_change_that_nobody_can_undo_expires_like_any_other() -> None:
+    assert gone(table(*chain(DELETED))) == [1, 2, 3, 4]
+    assert gone(table(*chain(snapshot(3, 2, "append", added_records=2)))) == [1, 2, 3, 4]
+
+
+def test_a_change_stays_as_long_as_an_older_snapshot_does() -> None:
+    """Whoever rolls back to that has the rows again, and the numbers would be wrong for good."""
+    tagged = table(*chain(DELETED), pinned=frozenset({2}))
+    assert gone(tagged) == [1, 4]
+    assert gone(table(*chain(DELETED), pinned=frozenset({4}))) == [1, 2, 3], "made on it"
+    ordinary = table(*chain(), pinned=frozenset({2}))
+    assert gone(ordinary) == [1, 3, 4]
+
+
+def test_a_change_stays_while_a_snapshot_beside_it_is_retained_however_new() -> None:
+    """Rolled back to before it, gone on, rolled forward again: 4 is newer than the deletion and has the rows."""
+    beside = (snapshot(1, None), snapshot(2, 1), DELETED, snapshot(4, 2), snapshot(5, 3), snapshot(6, 5))
+    assert gone(table(*beside)) == [1, 2, 5]
+    branch = (*beside[:3], snapshot(4, 3), snapshot(5, 3), snapshot(6, 5))
+    assert gone(table(*branch)) == [1, 2, 3, 5], "that one was made on it"
+
+
+def test_of_two_changes_the_one_that_is_older_than_what_stays_goes() -> None:
+    later = snapshot(4, 3, "delete", deleted_records=1)
+    beside = (snapshot(1, None), snapshot(2, 1, "delete", deleted_records=1), snapshot(3, 2), later, snapshot(6, 4), snapshot(7, 6))
+    assert gone(table(snapshot(5, 3), *beside)) == [1, 2, 3, 6]
+
+
+def test_a_change_that_a_pending_file_needs_or_that_is_young_stays() -> None:
+    view = table(*chain(DELETED))
+    assert sorted(expired(view, (), 4, 0, NOW_US)) == [1, 2]
+    assert expired(view, (), 1, 200.0, NOW_US) == ()
+
+
+def test_what_expires_is_told_in_the_property_with_its_place() -> None:
+    mine = ledger()
+    mine.watermarks.update({0: 30, 1: 8})
+    mine.past.moves(0, 0, 20)
+    mine.past.moved(1)
+    mine.past.moves(0, 20, 30)
+    mine.past.moved(4)
+    view = table(*chain(DELETED, snapshot(2, 1, "append", added_records=7)))
+    told = recorded(view, gone(view), mine, (30, 9))
+    assert list(told) == [EXPIRED_CHANGES]
+    changes = [{"rows": 0, "hidden": 0, "added": 7, "below": [], "snapshots": [2]}]
+    changes += [{"rows": 2, "hidden": 0, "added": 0, "below": [20, 9], "snapshots": [3]}]
+    assert json.loads(told[EXPIRED_CHANGES]) == {"v": 1, "changes": changes}
+    assert recorded(view, [1, 4], mine, (30, 9)) == {}
+    more = replace(table(*chain(replace(DELETED, snapshot_id=6, sequence_number=6), length=2)), properties=told)
+    again = replace(more, snapshots=(*more.snapshots, replace(DELETED, snapshot_id=6, parent_id=2), snapshot(7, 6)), snapshot_id=7)
+    assert [one.snapshots for one in read_expired(recorded(again, [6], mine, (30, 9))).changes] == [(2,), (3,), (6,)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"v":2,"changes":[]}',
+        '{"v":1}',
+        '{"v":1,"changes":7}',
+        '{"v":1,"changes":[{}]}',
+        '{"v":1,"changes":[{"rows":-1,"hidden":0,"added":0,"below":null,"snapshots":[]}]}',
+        '{"v":1,"changes":[{"rows":true,"hidden":0,"added":0,"below":null,"snapshots":[]}]}',
+        '{"v":1,"changes":[{"rows":1,"hidden":0,"added":0,"below":[1.5],"snapshots":[]}]}',
+        '{"v":1,"changes":[{"rows":1,"hidden":0,"added":0,"below":[],"snapshots":["x"]}]}',
+        "[" * 100_000,
+    ],
+)
+def test_a_property_that_cannot_be_read_is_an_error_and_keeps_every_change(text: str) -> None:
+    with pytest.raises(Corrupted, match=EXPIRED_CHANGES):
+        ExpiredChanges.from_json(text)
+    view = table(*chain(DELETED), told=text)
+    assert gone(view) == [1, 2, 4]
+    assert recorded(view, gone(view), ledger(), (1,)) == {}, "and is never written over"
+
+
+CHANGES = st.builds(
+    Change,
+    st.integers(0, 9),
+    st.integers(-3, 9),
+    st.integers(0, 9),
+    st.none() | st.lists(st.integers(0, 99), min_size=3, max_size=3).map(tuple),
+    st.integers(1, 2**62).map(lambda number: (number,)),
+)
+
+
+@given(st.lists(CHANGES, max_size=40))
+def test_sums_and_the_highest_place_survive_every_bound(changes: list[Change]) -> None:
+    kept = ExpiredChanges()
+    for one in changes:
+        kept = ExpiredChanges.from_json(kept.with_more([one], {}).to_json())
+    assert len(kept.changes) <= CHANGES_MAX
+
+    def sums(found: list[Change]) -> tuple[int, int, int]:
+        return sum(one.rows for one in found), sum(one.hidden for one in found), sum(one.added for one in found)
+
+    left = list(unretired(changes, {}))
+    if not any(one.below is not None and not any(one.below) for one in changes):  # such a one may go later, when it has become the oldest
+        assert sums(list(kept.changes)) == sums(left)
+    if len(left) == len(changes) <= CHANGES_MAX:
+        assert list(kept.changes) == left
+    assert all(len(one.snapshots) <= SNAPSHOTS_MAX for one in kept.changes)
+
+
+def test_a_property_is_bounded_also_for_thousands_of_partitions() -> None:
+    wide = [Change(1, 0, 0, (10**12,) * 2000, (2**62 + number,)) for number in range(30)]
+    kept = ExpiredChanges()
+    for one in wide:
+        kept = kept.with_more([one], {})
+    assert sum(len(one.below or ()) for one in kept.changes) <= OFFSETS_MAX
+    assert sum(one.rows for one in kept.changes) == 30
+    assert len(kept.to_json()) < 64 * 1024
+    alone = ExpiredChanges().with_more([Change(1, 0, 0, (1,) * 9000, (1,)), Change(1, 0, 0, (2,) * 9000, (2,))], {})
+    assert alone.changes == (Change(2, 0, 0, (2,) * 9000, (1, 2)),)
+
+
+def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
+    assert Change(1, below=(3,)).plus(Change(1, below=None)).below is None
+    assert Change(added=1).plus(Change(1, below=(3, 4))).below == (3, 4)
+    assert Change(1, below=(9, 1)).plus(Change(1, below=(3, 4))).below == (9, 4)
+
+
+def test_where_the_ledger_merged_its_past_no_place_is_known() -> None:
+    mine = ledger()
+    mine.past = PastWatermarks(offsets_max=1)
+    for number in (2, 3, 4):
+        mine.past.moves(0, number, number + 1)
+        mine.past.moved(number)
+    view = table(*chain())
+    assert placed(Change(1), view, mine, (9,), 2).below is None
+    assert placed(Change(1), view, mine, (9,), mine.past.exact_since).below == (9,)
+    assert placed(Change(added=1), view, mine, (9,), 1).below == (), "nothing was removed"
+
+
+@pytest.mark.parametrize(
+    ("told", "gone", "below"),
+    [
+        ({1: 3, 2: 5, 5: 9}, (), 5),
+        ({2: 5, 5: 9}, (), 5),
+        ({1: 3, 4: 7, 5: 9}, (), 7),  # of the commit at 2 it heard at 4, with or without one at 4
+        ({1: 3, 4: 7, 5: 9}, (1, 2), 7),
+        ({4: 7, 5: 9}, (1, 2), 7),
+        ({5: 9}, (), 9),
+        ({}, (), 9),
+    ],
+)
+def test_a_commit_that_the_ledger_heard_of_late_may_have_come_before_the_removal(
+    told: dict[int, int], gone: tuple[int, ...], below: int
+) -> None:
+    """Found by the publishing rig. Ours are 1, 2, 4 and 5, the removal is 3; `told` are watermarks by when it heard of them."""
+    mine, at = ledger(), 0
+    for number, offset in told.items():
+        mine.past.moves(0, at, offset)
+        mine.past.moved(number)
+        at = offset
+    view = table(*(one for one in chain(DELETED) if one.snapshot_id not in gone))
+    assert placed(Change(1), view, mine, (9,), 3).below == (below,)
+
+
+def test_what_others_did_since_the_ledger_heard_last_moves_no_place() -> None:
+    mine = ledger()
+    for number, before, offset in ((2, 0, 5), (5, 5, 9)):
+        mine.past.moves(0, before, offset)
+        mine.past.moved(number)
+    compacted = chain(snapshot(3, 2, "replace", added_records=0), replace(DELETED, snapshot_id=4, parent_id=3, sequence_number=4))
+    assert placed(Change(1), table(*compacted), mine, (9,), 4).below == (5,)
+    assert placed(Change(1), table(*chain(length=4)), mine, (9,), 4).below == (9,), (
+        "one of ours was there that moved nothing, or was told late"
+    )
+
+
+def test_retention_passes_what_can_only_have_been_below_it() -> None:
+    old, new = Change(3, below=(10, 4)), Change(2, below=(20, 4))
+    assert unretired((old, new), {}) == (old, new)
+    assert unretired((old, new), {0: 10}) == (old, new), "of the other partition it may be"
+    assert unretired((old, new), {0: 19, 1: 4}) == (new,)
+    assert unretired((old, new), {0: 20, 1: 9}) == ()
+    assert unretired((Change(3, below=None), new), {0: 99, 1: 99}) == (Change(3, below=None), new)
+    assert unretired((new, old), {0: 10, 1: 4}) == (new, old), "in order"
+
+
+def test_what_was_added_is_not_passed_before_as_much_was_removed() -> None:
+    added, removed = Change(added=3), Change(3, below=(10,))
+    assert unretired((added,), {0: 99}) == (added,)
+    assert unretired((added, Change(2, below=(10,))), {0: 99}) == (added, Change(2, below=(10,)))
+    assert unretired((added, removed), {0: 99}) == ()
+    assert unretired((removed, added), {0: 99}) == (added,)
+    assert ExpiredChanges((removed,)).with_more([Change(1, below=(12,))], {0: 11}).changes == (Change(1, below=(12,)),)
+
+
+def test_changes_of_the_history_come_oldest_first_and_ours_are_none() -> None:
+    view = table(*chain(DELETED, snapshot(4, 3, "append", added_records=1)))
+    assert [one.snapshot_id for one, _ in foreign_changes(view)] == [3, 4]
