@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, StrictBool, StrictInt, ValidationInfo, WithJsonSchema, model_validator
 
@@ -17,12 +18,17 @@ from archiver.settings_types import (
     Group,
     Located,
     Size,
+    is_loopback,
     is_reference,
+    resolve_path,
     reveal,
     surroundings,
 )
 
-_SECRET_NAME = re.compile(r"password|passwd|secret|token|credential|access[._-]?key|private[._-]?key", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"password|passwd|secret|token|credential|access[._-]?key|private[._-]?key|^header\..*(?:authorization|cookie|api[._-]?key)",
+    re.IGNORECASE,
+)
 _USER_IN_URL = re.compile(r"://[^/@]+@")
 
 
@@ -30,6 +36,10 @@ Property = Annotated[
     Any,  # a SecretStr if it is, or looks like, a secret; else a str
     WithJsonSchema({"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]}),
 ]
+
+
+_OWN_KEYS = ("name", "type", "request_timeout", "location", "allow_http")
+_TLS_FILES = frozenset({"ssl.cabundle", "ssl.client.cert", "ssl.client.key"})
 
 
 class CatalogSettings(Group):
@@ -46,8 +56,14 @@ class CatalogSettings(Group):
     type: Annotated[str, Field(min_length=1)]
     """pyiceberg's catalog type: `sql` (embedded), `rest`, `glue`, `hive`."""
     request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 30.0
-    """How long a REST catalog may take to accept a connection, and then to answer. A request without an answer has an unknown outcome, and
-    the table is looked at; the default leaves time for that within `archive.commit_timeout`."""
+    """How long a REST catalog may take to accept a connection, and then to answer; its token server likewise. A request without an answer
+    has an unknown outcome, and the table is looked at; the default leaves time for that within `archive.commit_timeout`."""
+    location: Literal["data", "catalog"] = "data"
+    """Where new tables lie: `data`: in the data folder, beside their archives; `catalog`: where the catalog puts them, with only the
+    archives in the data folder ([what cannot be had then](operations/catalogs.md#tables-where-the-catalog-puts-them))."""
+    allow_http: StrictBool = False
+    """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it. On this machine (127.0.0.1,
+    ::1, localhost) it needs no leave."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,7 +74,7 @@ class CatalogSettings(Group):
         prepared: dict[str, Any] = {}
         problems: list[tuple[tuple[str | int, ...], str]] = []
         for key, value in data.items():
-            if key in ("name", "type", "request_timeout"):
+            if key in _OWN_KEYS:
                 prepared[key] = value
                 continue
             try:
@@ -67,10 +83,23 @@ class CatalogSettings(Group):
                 problems.append(((key,), str(error)))
         if problems:
             raise Located(problems)
+        for key in _TLS_FILES & prepared.keys():
+            prepared[key] = str(resolve_path(prepared[key], info))
         uri = prepared.get("uri")
         if data.get("type") == "sql" and around is not None and isinstance(uri, str):
             prepared["uri"] = re.sub(r"^sqlite:///(?=[^/:])", lambda found: f"{found[0]}{around.folder}/", uri)
         return prepared
+
+    @model_validator(mode="after")
+    def _protected(self) -> Self:
+        extra = self.__pydantic_extra__ or {}
+        secret = any(name.startswith("header.") and isinstance(value, SecretStr) for name, value in extra.items())
+        problems = _rest_problems(self.properties(), secret, self.allow_http) if self.type == "rest" else []
+        if self.type == "sql" and self.location == "catalog" and "warehouse" not in extra:
+            problems.append((("warehouse",), "is missing: the folder or bucket in which a catalog of type sql puts its tables"))
+        if problems:
+            raise Located(problems)
+        return self
 
     def properties(self) -> dict[str, str]:
         """What pyiceberg's `load_catalog` is given, secrets revealed: never print it."""
@@ -80,12 +109,28 @@ class CatalogSettings(Group):
         return found
 
 
+def _rest_problems(properties: Mapping[str, str], secret: bool, allow_http: bool) -> list[tuple[tuple[str | int, ...], str]]:
+    """What is wrong with the way in which a REST catalog is told who we are; `secret`: one of its headers is."""
+    problems: list[tuple[tuple[str | int, ...], str]] = []
+    signed = properties.get("rest.sigv4-enabled", "").lower() == "true"
+    ways = [name for name in ("token", "credential") if properties.get(name)] + ["rest.sigv4-enabled"] * signed
+    if len(ways) > 1:
+        problems.append(((ways[-1],), f"is given beside {ways[0]}; there is one way to say who we are: write one of them"))
+    for name in ("uri", "oauth2-server-uri") if (ways or secret) and not allow_http else ():
+        parts = urlsplit(properties.get(name, ""))
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            problems.append(((name,), f"would send a secret unprotected to {parts.hostname}; use https://, or set allow_http: true"))
+    return problems
+
+
 def _property(key: str, value: object, info: ValidationInfo) -> object:
     """A property as it is kept: wrapped if it is a reference to a secret or looks like one."""
     if is_reference(value):
         return reveal(value, info)
     if isinstance(value, SecretStr):
         return value
+    if key == "auth":
+        raise ValueError("is not taken: write credential, oauth2-server-uri and scope, or token, or rest.sigv4-enabled beside uri")
     if value is None or isinstance(value, dict | list | tuple):
         raise ValueError("must be a text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}")
     text = _plain(value)

@@ -43,7 +43,8 @@ class ConfiguredCatalogs:
                     check_catalog_place(name, properties.get("uri", ""), self._tables_known(name))
                 from archiver.catalog.iceberg import IcebergTables
 
-                self._opened[name] = IcebergTables(name, properties, self._ids, settings.request_timeout)
+                places = settings.location == "catalog"
+                self._opened[name] = IcebergTables(name, properties, self._ids, settings.request_timeout, places=places)
             return self._opened[name]
 
     def shown(self, name: str) -> dict[str, str]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
@@ -39,16 +37,14 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-from archiver.catalog.configured_io import CA_FILE
 from archiver.catalog.iceberg_append import append_producer
 from archiver.catalog.iceberg_exchange import exchange_producer, removal_producer
-from archiver.catalog.iceberg_io import IMPLEMENTATION
-from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unreached
+from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unauthorized, unreached
+from archiver.catalog.iceberg_properties import prepared_properties
 from archiver.catalog.iceberg_register import register
-from archiver.catalog.iceberg_rest import IMPLEMENTATION as BOUNDED_REST
-from archiver.catalog.iceberg_rest import TIMEOUT
 from archiver.catalog.iceberg_values import data_file_of, fields_of, live_file_of, parse_schema, partition_spec, sort_order, view_of
 from archiver.catalog.layout import PARTITION_BY, PARTITION_FIELD_ID, stream_fields
+from archiver.catalog.rest_auth import advice
 from archiver.catalog.specs import newest_spec, spec_id_of
 from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView, shown
 from archiver.errors import ArchiverError, CatalogAway, ConfigInvalid, Halt, KeyExists, OutcomeUnknown, RetryLater
@@ -56,24 +52,25 @@ from archiver.events.types import DataFile
 from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
 
-SQLITE_TIMEOUT_S = 60
-"""How long a catalog on SQLite waits for a lock unless the uri says otherwise; pyiceberg's own 5 s leave stray metadata behind."""
-
 _Request = tuple[Table, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 
 
 class IcebergTables:
     """One Iceberg catalog behind the `Tables` Protocol."""
 
-    def __init__(self, name: str, properties: Mapping[str, str], ids: IdSource, request_timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, name: str, properties: Mapping[str, str], ids: IdSource, request_timeout_s: float = 30.0, *, places: bool = False
+    ) -> None:
         """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first call.
 
-        `request_timeout_s` bounds each request to a REST catalog.
+        `request_timeout_s` bounds each request to a REST catalog. `places`: the catalog says where a new table lies, whatever location is
+        asked for.
         """
+        self._places = places
         self._name = name
         self._ids = ids
         self._rest = properties.get("type") == "rest"
-        self._properties = _prepared_properties(name, properties, request_timeout_s)
+        self._properties = prepared_properties(name, properties, request_timeout_s)
         self._opened: Catalog | None = None
         self._lock = threading.Lock()
 
@@ -84,12 +81,16 @@ class IcebergTables:
                 self._opened.close()
                 self._opened = None
 
+    def connected(self) -> Catalog:
+        """The catalog as pyiceberg has it, for the other files of this adapter. Raises `CatalogAway`, `ConfigInvalid` or `Halt`."""
+        return self._catalog()
+
     def load(self, identifier: Identifier) -> TableView | None:
         """As the Protocol says."""
         catalog = self._catalog()
         why = f"table {shown(identifier)} cannot be loaded from catalog {self._name}"
         try:
-            return view_of(identifier, catalog.load_table(identifier))
+            return self._view(identifier, catalog.load_table(identifier))
         except (NoSuchTableError, NoSuchNamespaceError) as error:
             if metadata_lost(error):
                 raise _unreadable(identifier, error) from error
@@ -104,6 +105,7 @@ class IcebergTables:
         except Exception as error:
             if isinstance(error, ValidationError) and not self._rest:
                 raise _unreadable(identifier, error) from error
+            self._check_known(error)
             if self._rest and unreached(error):
                 self._reopen(catalog)
             raise RetryLater(f"{why}: {error}") from error
@@ -117,21 +119,27 @@ class IcebergTables:
         catalog = self._catalog()
         try:
             catalog.create_namespace_if_not_exists(identifier[:-1])
+        except ArchiverError:
+            raise
         # A namespace that is there already is none too many: there is no table in any case.
         except Exception as error:
+            self._check_known(error)
             raise RetryLater(f"namespace {shown(identifier[:-1])} cannot be made in catalog {self._name}: {error}") from error
         spec, order = partition_spec(fields, granularity), sort_order(fields)
         try:
-            table = catalog.create_table(identifier, schema, location, spec, order, dict(properties))
+            table = catalog.create_table(identifier, schema, None if self._places else location, spec, order, dict(properties))
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
+        except ArchiverError:
+            raise
         # A create whose reply is lost may have happened; whoever asks again finds the table.
         except Exception as error:
+            self._check_known(error)
             if is_no(error):
                 raise RetryLater(f"table {shown(identifier)} was not created in catalog {self._name}: {error}") from error
             raise OutcomeUnknown(f"table {shown(identifier)} may or may not have been created in catalog {self._name}: {error}") from error
-        view = view_of(identifier, table)
-        if view.location.rstrip("/") != location.rstrip("/"):
+        view = self._view(identifier, table)
+        if not self._places and view.location.rstrip("/") != location.rstrip("/"):
             raise Halt(f"catalog {self._name} put table {shown(identifier)} at {view.location}, it must lie at {location}; drop it there")
         return view
 
@@ -159,7 +167,7 @@ class IcebergTables:
             raise OutcomeUnknown(
                 f"table {shown(identifier)} may or may not have been registered in catalog {self._name}: {error}"
             ) from error
-        return view_of(identifier, table)
+        return self._view(identifier, table)
 
     def prepare(
         self,
@@ -239,7 +247,7 @@ class IcebergTables:
         """Send a request once; what became of it, and what the catalog said."""
         try:
             catalog = self._catalog()
-        except RetryLater as error:
+        except ArchiverError as error:
             return SwapOutcome.CONFLICT, str(error)
         try:
             catalog.commit_table(*request)
@@ -325,6 +333,9 @@ class IcebergTables:
         newer = (item for item in view.aside() if item.sequence_number > since_sequence)
         return frozenset().union(*(_added_by(table, _snapshot(table, item.snapshot_id)) for item in newer))
 
+    def _view(self, identifier: Identifier, table: Table) -> TableView:
+        return replace(view_of(identifier, table), placed_by_catalog=self._places)
+
     def _catalog(self) -> Catalog:
         with self._lock:
             if self._opened is None:
@@ -336,6 +347,11 @@ class IcebergTables:
         with self._lock:
             if self._opened is gone:
                 self._opened = None
+
+    def _check_known(self, error: Exception) -> None:
+        """Raise `Halt` if a REST catalog does not know who we are, also with a new token."""
+        if self._rest and unauthorized(error):
+            raise Halt(f"catalog {self._name} refuses us ({error}): {advice(self._properties)}") from error
 
     def _open(self) -> Catalog:
         properties: dict[str, Any] = dict(self._properties)
@@ -355,39 +371,12 @@ class IcebergTables:
             raise
         # Opening changes nothing that matters, whatever the driver says.
         except Exception as error:
+            self._check_known(error)
             raise CatalogAway(f"catalog {self._name} cannot be reached: {error}") from error
 
 
 def _unreadable(identifier: Identifier, error: Exception) -> Halt:
     return Halt(f"table {shown(identifier)}: its metadata cannot be read ({error}); restore the file or register the table anew")
-
-
-def _prepared_properties(name: str, properties: Mapping[str, str], request_timeout_s: float) -> dict[str, str]:
-    """REST: requests are bounded. SQLite: the file's folder is made, the path absolute, the lock timeout long; local metadata is
-    synchronised to disk.
-    """
-    prepared = dict(properties)
-    if CA_FILE in prepared:
-        prepared.setdefault("py-io-impl", IMPLEMENTATION)
-    if prepared.get("type") == "rest" and "py-catalog-impl" not in prepared:
-        del prepared["type"]
-        return prepared | {"py-catalog-impl": BOUNDED_REST, TIMEOUT: str(request_timeout_s)}
-    uri = prepared.get("uri", "")
-    if not uri.startswith("sqlite"):
-        return prepared
-    parts = urlsplit(uri)
-    file = parts.path.removeprefix("/")
-    if not file:
-        raise ConfigInvalid(f"catalog {name}: uri {uri!r} names no file; write sqlite:///folder/catalog.db")
-    path = Path(file).absolute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigInvalid(f"catalog {name}: folder {path.parent} cannot be made: {error}") from error
-    query = parts.query if "timeout=" in parts.query else "&".join(filter(None, (parts.query, f"timeout={SQLITE_TIMEOUT_S}")))
-    prepared["uri"] = f"{parts.scheme}:///{path}?{query}"
-    prepared.setdefault("py-io-impl", IMPLEMENTATION)
-    return prepared
 
 
 def _of_its_spec(view: TableView, item: DataFile) -> DataFileOfTable:

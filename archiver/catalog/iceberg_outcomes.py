@@ -12,16 +12,20 @@ from pydantic import ValidationError
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from archiver.catalog.tables import SwapOutcome
+from archiver.errors import Halt, InvalidInput, RetryLater
 
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 409, 411, 413, 414, 415, 419, 422, 429, 431, 501})
 """Answers that mean by their definition that the request was not carried out. 408 and all of 5xx but 501 are not among them: proxies send
 them as well when they have passed a request on and lost sight of it, 503 too (Envoy, when the connection behind it is reset)."""
+
+UNAUTHORIZED = frozenset({401, 419})
 
 GATEWAY = frozenset({502, 503, 504})
 """What is answered where the catalog itself is not there."""
 
 _NEVER_SENT = (
     requests.ConnectTimeout,
+    requests.exceptions.InvalidHeader,
     requests.exceptions.InvalidURL,
     requests.exceptions.MissingSchema,
     requests.exceptions.InvalidSchema,
@@ -35,8 +39,8 @@ def outcome_of(error: Exception) -> SwapOutcome:
 
 def is_no(error: Exception) -> bool:
     """Whether a request that ended with this error was certainly not applied, and never will be."""
-    if _never_sent(error):
-        return True
+    if isinstance(error, RetryLater | Halt | InvalidInput) or _never_sent(error):
+        return True  # the first are our own words for a request that had no token or signature
     status = status_of(error)
     if status is not None:
         return status in REFUSED
@@ -50,6 +54,11 @@ def is_no(error: Exception) -> bool:
 def unreached(error: Exception) -> bool:
     """Whether the error says that the catalog is not there, rather than something about the table that was asked for."""
     return isinstance(error, requests.ConnectionError | requests.Timeout) or status_of(error) in GATEWAY
+
+
+def unauthorized(error: Exception) -> bool:
+    """Whether the catalog does not know who we are: 401, and 419 for a token that has expired. 403 is about what we may do."""
+    return status_of(error) in UNAUTHORIZED
 
 
 def tells_of_table(error: Exception) -> bool:

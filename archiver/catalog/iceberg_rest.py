@@ -1,7 +1,8 @@
 """pyiceberg's REST catalog with bounds: it has no time-out of its own and would wait for a silent server for ever.
 
 Promises that a connection is made within the bound, and that an answer is whole within it, header and body, however slowly it drips. What
-is late is `requests.ReadTimeout`: whether the request was applied is unknown then. Sends nothing again.
+is late is `requests.ReadTimeout`: whether the request was applied is unknown then. Sends nothing again but what was refused with 401, once,
+as pyiceberg does. A request that could not be signed, or for which there is no token, ends as an `ArchiverError` and was not sent.
 """
 
 from __future__ import annotations
@@ -9,19 +10,26 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+from collections.abc import Mapping
 from typing import Any, cast
 
 import requests
 import urllib3
 import urllib3.exceptions
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManager
+from pyiceberg.exceptions import AuthorizationExpiredError, UnauthorizedError
+from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.utils import prepend_scheme_if_needed, select_proxy
 from urllib3 import connection
 from urllib3.poolmanager import pool_classes_by_scheme
 
+from archiver.catalog.rest_auth import CREDENTIAL, TOKEN, Client, ClientTokens, FixedToken, Tokens, signs
+from archiver.catalog.rest_vended import file_properties
 from archiver.clock import Clock, SystemClock
+from archiver.errors import Halt
 
 IMPLEMENTATION = f"{__name__}.BoundedRestCatalog"
 """For pyiceberg's property `py-catalog-impl`."""
@@ -34,29 +42,107 @@ _CLOCK = SystemClock()
 
 
 class BoundedRestCatalog(RestCatalog):
-    """A REST catalog whose requests end."""
+    """A REST catalog whose requests end, those for a token among them, and which knows what to do about a token that is refused."""
+
+    def __init__(self, name: str, **properties: Any) -> None:
+        self._timeout_s = float(properties[TIMEOUT])
+        self._authorities: str | None = (properties.get("ssl") or {}).get("cabundle")
+        self._asking: requests.Session | None = None
+        self._tokens = self._tokens_of(name, properties)
+        try:
+            super().__init__(name, **properties)
+        except BaseException:
+            self._forget()
+            raise
+
+    def close(self) -> None:
+        """Let go of connections."""
+        super().close()
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+
+    def _tokens_of(self, name: str, properties: Mapping[str, Any]) -> Tokens:
+        """By what is configured; what the catalog itself says of it later does not count."""
+        if signs(properties):
+            return Tokens()
+        if properties.get(TOKEN):
+            return FixedToken(str(properties[TOKEN]))
+        if not properties.get(CREDENTIAL):
+            return Tokens()
+        self._asking = requests.Session()
+        self._bound(self._asking)
+        return ClientTokens(name, Client.of(properties), self._asking, _CLOCK)
+
+    def _fetch_config(self) -> None:
+        """Asked for once more where a token was refused; pyiceberg does so for every other request."""
+        try:
+            super()._fetch_config()
+        except (UnauthorizedError, AuthorizationExpiredError):
+            self._tokens.refused()
+            super()._fetch_config()
 
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
         self._bound(session)  # what signs requests was mounted meanwhile
         return session
 
-    def _create_legacy_oauth2_auth_manager(self, session: requests.Session) -> AuthManager:
-        self._bound(session)  # with a credential it asks for a token at once, before anybody else has the session
-        return super()._create_legacy_oauth2_auth_manager(session)
+    def _create_legacy_oauth2_auth_manager(self, session: requests.Session) -> AuthManager:  # noqa: ARG002 - pyiceberg's own shape
+        return self._tokens
+
+    def _refresh_token(self) -> None:
+        """The catalog said 401; pyiceberg sends what was refused once more."""
+        self._tokens.refused()
+
+    def _init_sigv4(self, session: requests.Session) -> None:
+        super()._init_sigv4(session)
+        adapter: Any = session.adapters[self.uri]
+        sign = adapter.add_headers
+
+        def add_headers(request: requests.PreparedRequest, **named: Any) -> None:
+            try:
+                sign(request, **named)
+            # Whatever boto3 raises, nothing was sent.
+            except Exception as error:
+                raise Halt(
+                    f"catalog {self.name}: a request cannot be signed ({error}); look at client.access-key-id, the usual chain of AWS's "
+                    "credentials, and rest.signing-region"
+                ) from error
+
+        adapter.add_headers = add_headers
+
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
+        """With what the catalog hands out for the table in place of what is ours, and without what the table's own properties say.
+
+        Whoever may change a table could else send our keys to a server of his own. A token for the table is not taken either: pyiceberg
+        would send it with the requests for other tables as well.
+        """
+        found = self._resolve_storage_credentials(table_response.storage_credentials, table_response.metadata_location)
+        handed_out = {key: value for key, value in {**table_response.config, **found}.items() if key != TOKEN}
+        return Table(
+            identifier=identifier_tuple,
+            metadata_location=str(table_response.metadata_location),
+            metadata=table_response.metadata,
+            io=load_file_io(file_properties(self.properties, handed_out), table_response.metadata_location),
+            catalog=self,
+            config=handed_out,
+        )
 
     def _bound(self, session: requests.Session) -> None:
-        timeout_s = float(self.properties[TIMEOUT])
         for prefix, adapter in list(session.adapters.items()):
             if not isinstance(adapter, _Bounded):
-                session.mount(prefix, _Bounded(adapter, timeout_s, _CLOCK))
+                session.mount(prefix, _Bounded(adapter, self._timeout_s, _CLOCK, self._authorities))
 
 
 class _Bounded(BaseAdapter):
     """Puts the bound on whatever another adapter sends."""
 
-    def __init__(self, inner: BaseAdapter, timeout_s: float, clock: Clock) -> None:
+    def __init__(self, inner: BaseAdapter, timeout_s: float, clock: Clock, authorities: str | None) -> None:
+        """`authorities`: the file with those who alone may vouch for the server. A session's own word is overruled by the environment."""
         super().__init__()
+        self._authorities = authorities
         self._inner = inner
         self._timeout_s = timeout_s
         self._clock = clock
@@ -74,7 +160,8 @@ class _Bounded(BaseAdapter):
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         bound = self._timeout_s if timeout is None else timeout
         self._bound_pools(str(request.url), proxies)
-        response = self._inner.send(request, stream=True, timeout=bound, verify=verify, cert=cert, proxies=proxies)
+        trusted = verify if self._authorities is None else self._authorities
+        response = self._inner.send(request, stream=True, timeout=bound, verify=trusted, cert=cert, proxies=proxies)
         response.raw = io.BytesIO(self._body(response, deadline_s))
         return response
 

@@ -39,7 +39,7 @@ class TableTarget:
     """Of the topic."""
     granularity: Granularity
     location: str
-    """Absolute URI of the table's folder, without a slash at the end."""
+    """Absolute URI of the table's folder, without a slash at the end. Of no meaning where the catalog places tables."""
 
 
 def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None) -> TableView | None:
@@ -114,8 +114,11 @@ def _mismatch(view: TableView, target: TableTarget, known_uuid: uuid.UUID | None
     if view.granularity is None or view.granularity not in (target.granularity, left_by_us(view)):
         spec = view.granularity or "something else"
         return f"is partitioned by {spec}, the configuration says {target.granularity}; restore the partition spec or the configuration"
-    if view.location.rstrip("/") != target.location.rstrip("/"):
-        return f"lies at {view.location}, it must lie at {target.location}; move it back, or configure another table"
+    if not view.placed_by_catalog and view.location.rstrip("/") != target.location.rstrip("/"):
+        return (
+            f"lies at {view.location}, it must lie at {target.location}; move it back, configure another table, or leave it to the catalog "
+            "where its tables lie (location: catalog)"
+        )
     try:
         stream_fields(view.schema_json)
     except Halt as error:

@@ -3,28 +3,70 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.exits import FINE
+from archiver.catalog.checked import CatalogChecked, Verdict, worst
+from archiver.cli.exits import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, config_path, settings_of
 from archiver.cli.output import print_json
 from archiver.clock import SystemClock
-from archiver.errors import ArchiverError
+from archiver.errors import ArchiverError, InvalidInput
+from archiver.ids import SystemIds
+from archiver.redaction import redacted
 from archiver.settings import CompileSettings, Problems, SchemaRegistrySettings, SchemaSettings, Settings, load_settings
 
 app = typer.Typer(help="Check, show and describe the configuration.", no_args_is_help=True)
 
 
 @app.command("check")
-def check(config: ConfigOption = None, output: OutputOption = Output.TEXT) -> int:
-    """Validate the file and everything it names, without connecting anywhere."""
+def check(
+    config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Ask every catalog that topics use what it is going to do; writes nothing.")
+    ] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="With --connect: also make a table in each catalog, commit to it, and drop it again.")
+    ] = False,
+) -> int:
+    """Validate the file and everything it names, without connecting anywhere unless asked to."""
+    if probe and not connect:
+        raise InvalidInput("--probe belongs to --connect: write both")
     settings = load_settings(config_path(config), os.environ, _schema_problems)
-    if output is Output.JSON:
-        print_json({"config": str(config_path(config)), "cluster": settings.cluster, "topics": [topic.name for topic in settings.topics]})
-    else:
+    document: dict[str, Any] = {
+        "config": str(config_path(config)),
+        "cluster": settings.cluster,
+        "topics": [topic.name for topic in settings.topics],
+    }
+    if output is Output.TEXT:
         print(f"{config_path(config)} is valid: cluster {settings.cluster}, {len(settings.topics)} topics")
-    return FINE
+    checked = _connected(settings, output, probe) if connect else []
+    if output is Output.JSON:
+        print_json(document | ({"catalogs": [_document(one) for one in checked]} if connect else {}))
+    return {Verdict.WRONG: WRONG, Verdict.UNTOLD: UNTOLD}.get(worst(one.verdict for one in checked), FINE)
+
+
+def _connected(settings: Settings, output: Output, probe: bool) -> list[CatalogChecked]:
+    """What the catalogs said; told while they are asked."""
+    from archiver.catalog.connect import check_catalogs
+
+    found = []
+    for one in check_catalogs(settings, SystemIds(), SystemClock(), probe=probe):
+        found.append(one)
+        if output is Output.TEXT:
+            print(f"catalog {one.name} ({one.kind}): {one.verdict}")
+            for item in one.findings:
+                print(redacted(f"  {item.verdict:<6} {item.check}: {item.told}"))
+    if output is Output.TEXT and not found:
+        print("no topic uses a catalog")
+    return found
+
+
+def _document(checked: CatalogChecked) -> dict[str, Any]:
+    findings = [{"check": item.check, "verdict": str(item.verdict), "told": redacted(item.told)} for item in checked.findings]
+    return {"name": checked.name, "type": checked.kind, "verdict": str(checked.verdict), "findings": findings}
 
 
 @app.command("show")

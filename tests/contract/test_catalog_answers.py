@@ -144,7 +144,7 @@ def test_a_namespace_that_cannot_be_made_is_no_table(rig: Rig) -> None:
 def test_a_catalog_that_cannot_be_opened_is_away(rig: Rig, fault: Fault) -> None:
     rig.made(rig.direct)
     rig.faults.arm(fault, "config")
-    if fault.play is not Play.SLOW:
+    if fault.play is not Play.SLOW and fault.status not in (401, 419):
         with pytest.raises(CatalogAway, match="catalog local cannot be reached"):
             rig.of(fault).load(IDENTIFIER)
     assert rig.of(fault).load(IDENTIFIER) is not None

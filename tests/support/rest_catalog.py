@@ -2,7 +2,8 @@
 
 It is what Iceberg's Java tests run against: `RESTCatalogAdapter` over `JdbcCatalog`, here on a SQLite file, behind the servlet of the same
 jar and Spark's Jetty. Nothing is compiled: a plain Java process runs py4j, which pyspark brings along, and this side builds the objects.
-The process ends with its standard input, so it never outlives the tests, however they end. File system warehouses only.
+The process ends with its standard input, so it never outlives the tests, however they end. The warehouse is a folder, or a
+bucket of the S3 server of tests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,8 @@ PACKAGES = (
     "org.apache.httpcomponents.core5:httpcore5:5.3.6",
     "com.github.ben-manes.caffeine:caffeine:3.2.2",
 )
+AWS_PACKAGES = (*(f"org.apache.iceberg:iceberg-{part}:{VERSION}" for part in ("aws", "aws-bundle")), "dev.failsafe:failsafe:3.3.2")
+"""With a warehouse in a bucket."""
 OF_SPARK = (
     *("py4j", "spark-core_2.13", "jakarta.servlet-api", "hadoop-client-api", "hadoop-client-runtime", "avro"),
     *("jackson-core", "jackson-annotations", "jackson-databind", "slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core"),
@@ -43,7 +46,9 @@ _MEMORY = ("-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"
 class RestCatalog:
     """One catalog, kept in `folder`: ended and started again it knows its tables, as a real one does. `uri` is "" while it is not up."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, bucket: Mapping[str, str] | None = None) -> None:
+        """`bucket`: the warehouse is there; how it is reached, in the words of Iceberg's S3FileIO, and `warehouse`."""
+        self._bucket = bucket
         self.warehouse = folder / "warehouse"
         self.uri = ""
         self._database = folder / "catalog.db"
@@ -98,7 +103,9 @@ class RestCatalog:
         self.warehouse.mkdir(parents=True, exist_ok=True)
         port_of_gateway, token, self._process = launch_gateway(
             jarpath=str(spark_jars("py4j")[0]),
-            classpath=os.pathsep.join(str(path) for path in [*jars(*PACKAGES), *spark_jars(*OF_SPARK)]),
+            classpath=os.pathsep.join(
+                str(path) for path in [*jars(*PACKAGES, *(AWS_PACKAGES if self._bucket else ())), *spark_jars(*OF_SPARK)]
+            ),
             java_path=str(require_java(os.environ).executable),
             javaopts=list(_MEMORY),
             die_on_exit=True,
@@ -164,6 +171,8 @@ class RestCatalog:
             "jdbc.schema-version": "V1",
             "jdbc.synchronous": "OFF",  # a process that is killed loses nothing by it, and no answer waits for a disk
         }
+        if self._bucket is not None:
+            settings |= {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **self._bucket}
         catalog.initialize("rest", settings)
         rest, jetty = java.org.apache.iceberg.rest, java.org.sparkproject.jetty
         handler = jetty.servlet.ServletContextHandler()

@@ -35,13 +35,23 @@ WIDER: Fields = (*FIRST, ("code", 3, F.TYPE_INT32))
 class RestRounds:
     """A deployment in `folder`, with a table of its own in the catalog. Close it."""
 
-    def __init__(self, folder: Path, catalog: RestCatalog, archive: dict[str, Any] | None = None, others: int = 0, **more: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        catalog: RestCatalog,
+        archive: dict[str, Any] | None = None,
+        others: int = 0,
+        faults: HttpFaults | None = None,
+        catalog_settings: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
         """`archive` are settings of that group; one attempt per commit, unless they say otherwise, so that a fault is not outlived.
         `others` is a number of further topics, `other0` and so on, with tables of their own and raw values.
+        `faults` is another kind of proxy before the catalog, `catalog_settings` more settings of the catalog.
         """
         self.catalog = catalog
         self.table = f"shop_{folder.name.replace('-', '_')}.sales"
-        self.faults = HttpFaults(lambda: catalog.uri)
+        self.faults = faults or HttpFaults(lambda: catalog.uri)
         self._topic: dict[str, Any] = {
             "name": TOPIC,
             "partitions": PARTITIONS,
@@ -51,7 +61,7 @@ class RestRounds:
             {"name": f"other{number}", "partitions": 1, "archive": {**self._topic["archive"], "table": f"{self.table}_{number}"}}
             for number in range(others)
         ]
-        self._catalog = {"name": "local", "type": "rest", "uri": self.faults.uri, "request_timeout": TIMEOUT_S}
+        self._catalog = {"name": "local", "type": "rest", "uri": self.faults.uri, "request_timeout": TIMEOUT_S, **(catalog_settings or {})}
         overrides = {
             "catalogs": [self._catalog],
             "topics": [self._topic, *further],

@@ -119,6 +119,8 @@ def test_a_new_catalog_needs_a_restart_and_so_does_what_refers_to_it(tmp_path: P
         "catalogs.other.name",
         "catalogs.other.type",
         "catalogs.other.request_timeout",
+        "catalogs.other.location",
+        "catalogs.other.allow_http",
         "catalogs.other.uri",
         "topics.a.archive",
         "topics.c",

@@ -23,10 +23,12 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("credential", [{}, {"credential": "id:secret"}], ids=["configuration", "token"])
+SIGNED = {"rest.sigv4-enabled": "true", "rest.signing-region": "x", "client.access-key-id": "a", "client.secret-access-key": "b"}
+
+
+@pytest.mark.parametrize("credential", [{}, {"credential": "id:secret"}, SIGNED], ids=["configuration", "token", "signed"])
 def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credential: dict[str, str]) -> None:
-    """A catalog with a credential asks for a token before anything else."""
+    """A catalog with a credential asks for a token before anything else; pyiceberg sends a signed request eleven times."""
     tables = IcebergTables("lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), TIMEOUT_S)
     found: list[object] = []
 
@@ -42,4 +44,4 @@ def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credent
     asking.join(30)
     assert not asking.is_alive(), "it waits without a bound, and whoever else needs the catalog waits for it"
     assert [type(one) for one in found] == [CatalogAway]
-    assert time.monotonic() - began_s < 20
+    assert time.monotonic() - began_s < 8 * TIMEOUT_S

@@ -1,0 +1,98 @@
+"""`archiver config check --connect`: what the configured catalogs are going to do to us, before the first write.
+
+Reads only, unless a probe is asked for. Bounded: each request by the catalog's `request_timeout`, a probe by `archive.commit_timeout`
+besides, after which it asks nothing more. Never makes the database of a SQLite catalog without a probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archiver.catalog.checked import CatalogChecked, Finding, Verdict
+from archiver.catalog.configured import ConfiguredCatalogs, sqlite_file
+from archiver.catalog.tables import Identifier, parse_identifier
+from archiver.clock import Clock
+from archiver.errors import ArchiverError
+from archiver.ids import IdSource
+from archiver.objects.open import open_store
+from archiver.objects.paths import catalog_probe_prefix
+from archiver.objects.place import StorePlace
+from archiver.settings import CatalogSettings, Settings
+
+
+def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bool) -> Iterator[CatalogChecked]:
+    """One after the other, every catalog that a topic uses."""
+    catalogs = ConfiguredCatalogs(lambda: settings, ids)
+    try:
+        for name, identifiers in used(settings).items():
+            group = settings.catalog(name)
+            assert group is not None, "the configuration is valid"
+            check = _Check(settings, group, catalogs, identifiers, ids, clock)
+            yield CatalogChecked(name, group.type, tuple(check.findings(probe)))
+    finally:
+        catalogs.close()
+
+
+def used(settings: Settings) -> dict[str, list[Identifier]]:
+    """The tables of topics by the names of their catalogs."""
+    found: dict[str, list[Identifier]] = {}
+    for topic in settings.topics:
+        if topic.archive.catalog is not None and topic.archive.table is not None:
+            found.setdefault(topic.archive.catalog, []).append(parse_identifier(topic.archive.table))
+    return found
+
+
+class _Check:
+    def __init__(
+        self,
+        settings: Settings,
+        group: CatalogSettings,
+        catalogs: ConfiguredCatalogs,
+        identifiers: list[Identifier],
+        ids: IdSource,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._group = group
+        self._catalogs = catalogs
+        self._identifiers = identifiers
+        self._ids = ids
+        self._clock = clock
+
+    def findings(self, probe: bool) -> Iterator[Finding]:
+        """What is found, in the order in which it is asked."""
+        from archiver.catalog.iceberg import IcebergTables
+        from archiver.catalog.iceberg_check import look
+
+        file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
+        if file is not None and not file.exists() and not probe:
+            yield Finding("reachable", Verdict.NOTE, f"{file} is not there yet; it is made when the first topic is archived")
+            return
+        try:
+            tables = self._catalogs.get(self._group.name)
+        except ArchiverError as error:
+            yield Finding("reachable", Verdict.WRONG, str(error))
+            return
+        assert isinstance(tables, IcebergTables), "every configured catalog is one"
+        reached = True
+        for finding in look(tables, self._identifiers, self._settings.data.uri):
+            reached = reached and not (finding.check == "reachable" and finding.verdict is not Verdict.FINE)
+            yield finding
+        if reached and probe:
+            yield from self._probe(tables)
+
+    def _probe(self, tables: object) -> Iterator[Finding]:
+        from archiver.catalog.iceberg import IcebergTables
+        from archiver.catalog.iceberg_probe import Probe
+
+        assert isinstance(tables, IcebergTables), "it was looked at"
+        name = f"Archiver_Probe_{self._ids.random_bytes(8).hex()}"
+        objects = open_store(StorePlace.of(self._settings.data))
+        prefix = catalog_probe_prefix(name)
+
+        def sweep() -> None:
+            for info in list(objects.list(f"{prefix}/")):
+                objects.delete(info.key)
+
+        within_s = self._settings.archive.commit_timeout
+        yield from Probe(tables, self._identifiers[0][:-1], name, objects.uri(prefix), sweep, self._clock, within_s).run()

@@ -1,0 +1,297 @@
+"""Does a REST catalog that asks who we are get a good answer, in time, and is no answer of its or of a token server's taken for another?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.layout import table_properties
+from archiver.catalog.tables import Prepared, SwapOutcome, TableView
+from archiver.clock import SystemClock
+from archiver.errors import ArchiverError, CatalogAway, Halt, RetryLater
+from archiver.ids import SeededIds
+from tests.contract.test_tables import one_file, prepared
+from tests.contract.test_tables_evolve import with_column
+from tests.support.http_faults import Fault, Play
+from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.rest_guard import BEARER, CLIENT_SECRET, SECRET_ACCESS_KEY, Guard, Guarded, properties
+from tests.support.table_catalogs import loaded
+from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, schema_json, target_in
+
+pytestmark = pytest.mark.spark  # needs Java
+
+TIMEOUT_S = 1.5
+SCHEMES = ("bearer", "oauth2", "sigv4")
+AWAY = [Fault(Play.ANSWER_BEFORE, status) for status in (500, 503, 429, 404)]
+AWAY += [Fault(play) for play in (Play.SILENT_BEFORE, Play.RESET_BEFORE, Play.DRIP, Play.DRIP_HEADER, Play.GARBAGE_BEFORE)]
+Opened = Callable[..., tuple[Guarded, IcebergTables]]
+
+
+@pytest.fixture
+def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:  # noqa: F811
+    """A guarded catalog and the archiver's tables in it; what is named is configured otherwise."""
+    rest_catalog.empty()
+    ends: list[Callable[[], None]] = []
+
+    def make(guard: Guard, timeout_s: float = 30.0, **changed: str) -> tuple[Guarded, IcebergTables]:
+        guarded = Guarded(lambda: rest_catalog.uri, guard)
+        tables = IcebergTables("lake", {**properties(guarded), **changed}, SeededIds(7), timeout_s)
+        ends.extend((tables.close, guarded.__exit__))
+        return guarded, tables
+
+    yield make
+    for end in ends:
+        end()
+
+
+def made(tables: IcebergTables, folder: Path) -> TableView:
+    return tables.create(IDENTIFIER, target_in(folder).location, schema_json(), "day", table_properties(CLUSTER_ID, TOPIC_ID, "flights"))
+
+
+def ready(tables: IcebergTables, folder: Path) -> tuple[TableView, Prepared]:
+    view = made(tables, folder)
+    return view, prepared(tables, view, one_file(view, 0, 5))
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began_s = SystemClock().monotonic_s()
+    yield
+    assert SystemClock().monotonic_s() - began_s < seconds
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_request_says_who_we_are(opened: Opened, tmp_path: Path, scheme: str) -> None:
+    guarded, tables = opened(Guard(scheme), **{"header.X-Tenant": "a team"})
+    view, request = ready(tables, tmp_path)
+    assert tables.swap(request).outcome is SwapOutcome.APPLIED
+    view = loaded(tables)
+    assert view.snapshot_id == request.snapshot_id
+    assert tables.evolve(view, with_column(view, "extra")).outcome is SwapOutcome.APPLIED
+    assert guarded.guard.refusals == 0
+    assert {headers["x-tenant"] for headers in guarded.guard.headers} == {"a team"}
+    assert not any("None" in headers.get("authorization", "") for headers in guarded.guard.headers)
+    assert guarded.guard.delegation == {"vended-credentials"}
+
+
+def test_nobody_sends_no_token(opened: Opened) -> None:
+    guarded, _ = opened(Guard("bearer"))
+    tables = IcebergTables("lake", {"type": "rest", "uri": guarded.uri}, SeededIds(7))
+    with pytest.raises(Halt, match=r"configure credential, token or rest\.sigv4-enabled"):
+        tables.load(IDENTIFIER)
+    assert {headers.get("authorization") for headers in guarded.guard.headers} == {None}
+
+
+def test_a_client_asks_its_own_token_server_for_what_is_configured(opened: Opened) -> None:
+    guarded, tables = opened(Guard("oauth2"), audience="lake-house")
+    assert tables.load(IDENTIFIER) is None
+    (form,) = guarded.guard.asked_for_tokens
+    assert (form["scope"], form["audience"], form["grant_type"]) == ("tables", "lake-house", "client_credentials")
+    assert tables.load(IDENTIFIER) is None
+    assert len(guarded.guard.asked_for_tokens) == 1
+
+
+WRONG = {
+    "bearer": ({"token": "of-the-day-before"}, "put a new one where the catalog's token is configured, and restart"),
+    "oauth2": (
+        {"credential": "archiver:of-yesterday"},
+        r"refuses us \(401: invalid_client who is that\): look at credential, scope and audience",
+    ),
+    "sigv4": ({"client.secret-access-key": "key-of-yesterday"}, "it does not take the signature: look at the keys"),
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_wrong_credentials_halt_and_say_what_to_do(opened: Opened, scheme: str) -> None:
+    changed, told = WRONG[scheme]
+    _, tables = opened(Guard(scheme), **changed)
+    for _ in range(2):
+        with pytest.raises(Halt, match=told) as caught:
+            tables.load(IDENTIFIER)
+        for secret in (BEARER, CLIENT_SECRET, SECRET_ACCESS_KEY, *changed.values()):
+            assert secret not in str(caught.value)
+
+
+def test_keys_that_are_not_there_are_told_before_anything_is_sent(opened: Opened, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    guarded, _ = opened(Guard("sigv4"))
+    plain = {name: value for name, value in properties(guarded).items() if not name.startswith("client.")}
+    with pytest.raises(Halt, match="cannot be signed"):
+        IcebergTables("lake", plain, SeededIds(7)).load(IDENTIFIER)
+    assert not guarded.guard.headers
+
+
+def test_a_token_is_replaced_before_it_expires(opened: Opened) -> None:
+    guarded, tables = opened(Guard("oauth2", lasts_s=2.0))
+    clock, guard = SystemClock(), guarded.guard
+    assert tables.load(IDENTIFIER) is None
+    assert len(guard.asked_for_tokens) == 1
+    clock.sleep(1.6)  # a quarter of its life before its end
+    assert tables.load(IDENTIFIER) is None
+    assert (len(guard.asked_for_tokens), guard.refusals) == (2, 0)
+
+
+def test_a_token_that_is_good_for_a_while_bridges_a_token_server_that_is_away(opened: Opened) -> None:
+    guarded, tables = opened(Guard("oauth2", lasts_s=4.0))
+    assert tables.load(IDENTIFIER) is None
+    SystemClock().sleep(3.1)
+    guarded.arm(Fault(Play.ANSWER_BEFORE, 503), "token")
+    assert tables.load(IDENTIFIER) is None
+    assert not guarded.unmet
+    assert tables.load(IDENTIFIER) is None, "it is not asked again at once"
+    assert len(guarded.guard.asked_for_tokens) == 1
+
+
+@pytest.mark.parametrize("lasts_s", [3600.0, None], ids=["said to last", "nothing said"])
+def test_a_token_that_expires_in_the_middle_of_a_commit_is_replaced_once(opened: Opened, tmp_path: Path, lasts_s: float | None) -> None:
+    guarded, tables = opened(Guard("oauth2", lasts_s=lasts_s))
+    _, request = ready(tables, tmp_path)
+    guarded.guard.expire()
+    assert tables.swap(request).outcome is SwapOutcome.APPLIED
+    assert (guarded.guard.refusals, len(guarded.guard.asked_for_tokens), guarded.seen("swap")) == (1, 2, 2)
+    view = loaded(tables)
+    assert [item.snapshot_id for item in view.snapshots] == [request.snapshot_id]
+    guarded.guard.expire()
+    assert tables.evolve(view, with_column(view, "extra")).outcome is SwapOutcome.APPLIED
+    guarded.guard.expire()
+    assert '"extra"' in loaded(tables).schema_json
+
+
+def test_new_tokens_that_are_refused_as_well_are_a_no_and_then_halt(opened: Opened, tmp_path: Path) -> None:
+    guarded, tables = opened(Guard("oauth2"))
+    _, request = ready(tables, tmp_path)
+    guarded.guard.refusing = True
+    swapped = tables.swap(request)
+    assert swapped.outcome is SwapOutcome.CONFLICT
+    assert len(guarded.guard.asked_for_tokens) == 2, "another one was tried"
+    with pytest.raises(Halt, match=r"it refuses a token that .* has just given: look at credential, scope and audience"):
+        tables.load(IDENTIFIER)
+    with pytest.raises(Halt):
+        tables.create(("demo", "other"), target_in(tmp_path).location, schema_json(), "day", {})
+    guarded.guard.refusing = False
+    assert tables.swap(request).outcome is SwapOutcome.APPLIED
+
+
+@pytest.mark.parametrize("fault", AWAY, ids=str)
+def test_a_token_server_that_is_away_is_a_catalog_that_is_away(opened: Opened, tmp_path: Path, fault: Fault) -> None:
+    guarded, tables = opened(Guard("oauth2"), TIMEOUT_S)
+    guarded.arm(fault, "token")
+    with within(3 * TIMEOUT_S), pytest.raises(CatalogAway, match="catalog lake cannot be reached: "):
+        tables.load(IDENTIFIER)
+    _, request = ready(tables, tmp_path)
+    guarded.guard.expire()
+    guarded.arm(fault, "token")
+    with within(3 * TIMEOUT_S):
+        assert tables.swap(request).outcome is SwapOutcome.CONFLICT, "it was refused, and not sent again"
+    guarded.arm(fault, "token")
+    with within(3 * TIMEOUT_S), pytest.raises(CatalogAway, match="cannot be reached"):
+        tables.load(IDENTIFIER)
+    assert not guarded.unmet
+    assert tables.swap(request).outcome is SwapOutcome.APPLIED
+    assert loaded(tables).snapshot_id == request.snapshot_id
+
+
+def test_an_answer_of_the_token_server_is_not_followed_elsewhere(opened: Opened) -> None:
+    guarded, tables = opened(Guard("oauth2"))
+    guarded.arm(Fault(Play.ANSWER_BEFORE, 307), "token")
+    with pytest.raises(CatalogAway, match="as no token server does"):
+        tables.load(IDENTIFIER)
+    assert guarded.seen("other") == 0, "the secret would be sent along"
+
+
+def test_whoever_waits_for_the_same_token_does_not_ask_in_turn(opened: Opened) -> None:
+    guarded, tables = opened(Guard("oauth2"), TIMEOUT_S)
+    tables.load(IDENTIFIER)
+    guarded.guard.expire()
+    with within(8 * TIMEOUT_S):
+        assert at_once(tables, 8) == [None] * 8
+    asked = len(guarded.guard.asked_for_tokens)
+    assert 2 <= asked <= 4, asked  # a thread whose refusal comes late may replace one that is new
+    guarded.guard.expire()
+    for _ in range(8):
+        guarded.arm(Fault(Play.SILENT_BEFORE), "token")
+    with within(3 * TIMEOUT_S):
+        found = at_once(tables, 8)
+    assert {type(one) for one in found} == {CatalogAway}
+
+
+def at_once(tables: IcebergTables, count: int) -> list[object]:
+    """What so many threads get that load at the same time."""
+    found: list[object] = []
+    barrier = threading.Barrier(count)
+
+    def load() -> None:
+        barrier.wait()
+        try:
+            found.append(tables.load(IDENTIFIER))
+        except ArchiverError as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=load) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_silent_catalog_is_waited_for_within_the_bound(opened: Opened, tmp_path: Path, scheme: str) -> None:
+    """pyiceberg would send a signed request ten times more."""
+    guarded, tables = opened(Guard(scheme), TIMEOUT_S)
+    _, request = ready(tables, tmp_path)
+    guarded.arm(Fault(Play.SILENT_AFTER), "swap")
+    with within(2 * TIMEOUT_S):
+        assert tables.swap(request).outcome is SwapOutcome.UNKNOWN
+    assert loaded(tables).snapshot_id == request.snapshot_id
+    guarded.arm(Fault(Play.SILENT_BEFORE), "load")
+    with within(2 * TIMEOUT_S), pytest.raises(RetryLater):
+        tables.load(IDENTIFIER)
+    guarded.refuse()
+    with within(2 * TIMEOUT_S):
+        assert tables.swap(request).outcome is SwapOutcome.CONFLICT, "never sent"
+    guarded.recover()
+
+
+def test_what_we_may_not_do_is_told_as_it_is(opened: Opened, tmp_path: Path) -> None:
+    _, tables = opened(Guard("bearer", forbidden=("create",)))
+    with pytest.raises(RetryLater, match="was not created in catalog lake: ForbiddenException: you may not"):
+        made(tables, tmp_path)
+
+
+def test_neither_a_tables_own_properties_nor_its_token_count(opened: Opened, tmp_path: Path) -> None:
+    """Whoever may change a table could else send our keys to a server of his own; a token would go along to other tables."""
+    guarded, tables = opened(
+        Guard("bearer", vended={"token": "for-this-table", "s3.region": "eu-north-1"}), **{"s3.endpoint": "https://ours"}
+    )
+    mine = table_properties(CLUSTER_ID, TOPIC_ID, "flights") | {
+        "s3.endpoint": "https://theirs",
+        "s3.access-key-id": "x",
+        "py-io-impl": "no.such",
+    }
+    view = tables.create(IDENTIFIER, target_in(tmp_path).location, schema_json(), "day", mine)
+    handle: Any = view.handle
+    files = handle.io.properties
+    assert (files["s3.endpoint"], files["s3.region"]) == ("https://ours", "eu-north-1")
+    assert not {"s3.access-key-id", "py-io-impl"} & files.keys()
+    request = prepared(tables, view, one_file(view, 0, 5))
+    assert tables.swap(request).outcome is SwapOutcome.APPLIED
+    assert tables.load(("demo", "other")) is None
+    assert {headers["authorization"] for headers in guarded.guard.headers} == {f"Bearer {BEARER}"}
+
+
+def test_a_token_that_no_header_can_hold_is_none(opened: Opened) -> None:
+    guarded, tables = opened(Guard("oauth2"))
+    guarded.guard.issued = "two words\r\nX-Injected: 1"
+    with pytest.raises(CatalogAway, match="as no token server does"):
+        tables.load(IDENTIFIER)

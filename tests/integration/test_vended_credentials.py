@@ -1,0 +1,93 @@
+"""A REST catalog that hands out keys for its tables: are they used in place of ours, for metadata and for nothing else?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver
+from tests.support.rest_catalog import RestCatalog
+from tests.support.rest_guard import BEARER, Guard, Guarded, properties
+from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]  # needs Java twice
+
+RIGHT = {"s3.access-key-id": ACCESS_KEY_ID, "s3.secret-access-key": SECRET_ACCESS_KEY}
+WRONG = {"s3.access-key-id": "a-key-of-nobody", "s3.secret-access-key": "a-vended-secret-that-nobody-may-see"}
+
+
+@pytest.fixture(scope="module")
+def on_s3(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[tuple[RestCatalog, S3Server, str]]:  # noqa: F811
+    """A REST catalog whose warehouse is a bucket, the server of it, and the bucket."""
+    bucket = s3_server.new_bucket()
+    reached = {"s3.endpoint": s3_server.uri, "s3.path-style-access": "true", "client.region": REGION, **RIGHT}
+    with RestCatalog(tmp_path_factory.mktemp("rest-on-s3"), {"warehouse": f"s3://{bucket}/lake", **reached}) as catalog:
+        yield catalog, s3_server, bucket
+
+
+def deployed(folder: Path, server: S3Server, guarded: Guarded, table: str, **more: str) -> Deployment:
+    """A deployment on a bucket of its own, its catalog guarded."""
+    folder.mkdir(parents=True)
+    for name, text in (("key", ACCESS_KEY_ID), ("secret", SECRET_ACCESS_KEY), ("token", BEARER)):
+        (folder / name).write_text(text + "\n", encoding="utf-8")
+    data: dict[str, Any] = {
+        "uri": f"s3://{server.new_bucket()}/pre/fix",
+        "endpoint": server.uri,
+        "region": REGION,
+        "path_style": True,
+        "access_key_id": {"file": "key"},
+        "secret_access_key": {"file": "secret"},
+    }
+    catalog = {"name": "lake", **properties(guarded), "token": {"file": "token"}, **more}
+    topic = {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "lake", "table": table}}
+    return Deployment(folder, overrides={"data": data, "catalogs": [catalog], "topics": [topic]})
+
+
+@pytest.mark.parametrize("location", ["data", "catalog"])
+@pytest.mark.parametrize("spelling", ["config", "storage-credentials"])
+def test_their_keys_win_over_ours(on_s3: tuple[RestCatalog, S3Server, str], tmp_path: Path, spelling: str, location: str) -> None:
+    catalog, server, bucket = on_s3
+    guard = Guard("bearer")
+
+    def hand_out(keys: dict[str, str]) -> None:
+        guard.vended = keys if spelling == "config" else {}
+        guard.credentials = [] if spelling == "config" else [{"prefix": "s3://", "config": keys}]
+
+    hand_out(RIGHT)
+    with Guarded(lambda: catalog.uri, guard) as guarded:
+        ours = WRONG | {"s3.session-token": "a session token that belongs to nobody's keys"}
+        table = f"vended_{spelling.replace('-', '_')}_{location}.clicks"
+        deployment = deployed(tmp_path / "d", server, guarded, table, location=location, **ours)
+        with Driver(deployment) as driver:
+            driver.send("clicks", [b"x"] * 3)
+            report = driver.archive().of("clicks")
+            assert report.state == "archived", report.why
+            driver.send("clicks", [b"x"] * 3)
+            assert driver.archive().of("clicks").state == "archived"
+        assert guard.delegation == {"vended-credentials"}
+
+        # And the other way round: with keys of ours that would do, theirs are taken and do not.
+        hand_out(WRONG)
+        document = deployment.document()
+        document["catalogs"][0].update({"s3.access-key-id": {"file": "key"}, "s3.secret-access-key": {"file": "secret"}})
+        del document["catalogs"][0]["s3.session-token"]
+        deployment.write(document)
+        with Driver(deployment) as driver:
+            driver.send("clicks", [b"x"] * 3)
+            report = driver.archive().of("clicks")
+            assert report.state in ("deferred", "waiting"), (report.state, report.why)
+            assert WRONG["s3.secret-access-key"] not in (report.why or "")
+        hand_out(RIGHT)
+        with Driver(deployment) as driver:
+            assert driver.archive().of("clicks").state in ("archived", "idle")
+        audit = deployment.cli("audit", "--output", "json")
+        assert (audit.code, audit.json()["verdict"]) == (0, "valid"), audit.out + audit.err
+        client = catalog.client()
+        placed = client.load_table(table).location()
+        client.close()
+        assert placed.startswith(f"s3://{bucket}/lake/") is (location == "catalog"), placed

@@ -1,0 +1,109 @@
+"""Is a catalog's way in understood, kept secret, and refused where it would be unsafe? And do the examples of the docs load?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from archiver.errors import ConfigInvalid
+from archiver.settings import Settings, load_settings
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "catalogs.md"
+LEAST = "cluster: test\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
+SECRET = "a-secret-that-nobody-may-see"
+REST = {"name": "lake", "type": "rest", "uri": "https://catalog.example.com"}
+
+
+def load(folder: Path, **catalog: object) -> Settings:
+    for name in ("secret", "token", "client", "api-key"):
+        (folder / name).write_text(SECRET)
+    path = folder / "archiver.yaml"
+    path.write_text(LEAST + yaml.safe_dump({"catalogs": [catalog]}), encoding="utf-8")
+    return load_settings(path, {"SECRET": SECRET})
+
+
+REFUSED: dict[str, tuple[dict[str, object], str]] = {
+    "two ways": ({"token": {"file": "token"}, "credential": {"file": "client"}}, "there is one way to say who we are"),
+    "a token and a signature": ({"token": {"file": "token"}, "rest.sigv4-enabled": True}, "there is one way to say who we are"),
+    "a token over http": (
+        {"uri": "http://catalog.example.com", "token": {"file": "token"}},
+        "would send a secret unprotected to catalog.ex",
+    ),
+    "a secret header over http": ({"uri": "http://catalog.example.com", "header.X-Mine": {"env": "SECRET"}}, "unprotected"),
+    "a token server over http": (
+        {"credential": {"file": "client"}, "oauth2-server-uri": "http://login.example.com/token"},
+        "oauth2-server-uri: would send a secret unprotected to login.example.com",
+    ),
+    "nested": ({"auth": {"type": "oauth2", "oauth2": {"client_id": "x"}}}, "write credential, oauth2-server-uri and scope"),
+    "another location": ({"location": "elsewhere"}, "location"),
+    "sql without a place for tables": ({"type": "sql", "uri": "sqlite:///c.db", "location": "catalog"}, "warehouse: is missing"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path: Path, name: str) -> None:
+    changed, words = REFUSED[name]
+    with pytest.raises(ConfigInvalid, match=re.escape(words)) as caught:
+        load(tmp_path, **{**REST, **changed})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"uri": "http://127.0.0.1:8181", "token": {"file": "token"}},
+        {"uri": "http://catalog.example.com", "token": {"file": "token"}, "allow_http": True},
+        {"uri": "http://catalog.example.com", "header.X-Tenant": "streams"},
+        {"uri": "http://catalog.example.com"},
+        {"rest.sigv4-enabled": False, "token": {"file": "token"}},
+        {"type": "sql", "uri": "sqlite:///c.db", "location": "catalog", "warehouse": "s3://lake/tables"},
+    ],
+    ids=str,
+)
+def test_taken(tmp_path: Path, changed: dict[str, object]) -> None:
+    load(tmp_path, **{**REST, **changed})
+
+
+def test_our_own_settings_are_not_pyicebergs(tmp_path: Path) -> None:
+    settings = load(tmp_path, **REST, location="catalog", allow_http=True, request_timeout="3s", token={"file": "token"})
+    assert settings.catalogs[0].properties() == {"type": "rest", "uri": "https://catalog.example.com", "token": SECRET}
+    assert settings.catalogs[0].location == "catalog"
+
+
+@pytest.mark.parametrize(
+    "key", ["token", "credential", "header.Authorization", "header.X-Api-Key", "header.Cookie", "s3.secret-access-key"]
+)
+def test_what_is_secret_is_never_shown(tmp_path: Path, key: str) -> None:
+    for value in (SECRET, {"env": "SECRET"}, {"file": "secret"}):
+        settings = load(tmp_path, **{**REST, key: value})
+        assert settings.catalogs[0].properties()[key] == SECRET
+        assert SECRET not in settings.model_dump_json() + repr(settings)
+
+
+def test_certificates_begin_at_the_file(tmp_path: Path) -> None:
+    (catalog,) = load(tmp_path, **REST, **{"ssl.cabundle": "ca.pem", "ssl.client.cert": "/etc/c.pem"}).catalogs
+    assert catalog.properties()["ssl.cabundle"] == str(tmp_path / "ca.pem")
+    assert catalog.properties()["ssl.client.cert"] == "/etc/c.pem"
+
+
+EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("position", range(len(EXAMPLES)))
+def test_an_example_of_the_page_loads_and_is_understood(tmp_path: Path, position: int) -> None:
+    from archiver.catalog.iceberg_properties import prepared_properties
+
+    document = yaml.safe_load(EXAMPLES[position])
+    (catalog,) = load(tmp_path, **document["catalogs"][0]).catalogs
+    prepared = prepared_properties(catalog.name, catalog.properties(), catalog.request_timeout)
+    assert prepared["uri"] == document["catalogs"][0]["uri"]
+    if "ssl.cabundle" in document["catalogs"][0]:
+        assert set(prepared["ssl"]) == {"cabundle", "client"}
+        assert set(prepared["ssl"]["client"]) == {"cert", "key"}
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 5
