@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import debian
+from tests.support.absent import Absent
+
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "parts" / "etcd"
 DEBIAN = ("etcd-server", "etcd-client")
 """3.4.23 in Debian 12."""
@@ -23,12 +26,7 @@ GO_VERSION = "v3.7.3"
 MEMBER, CONTROL, OFFLINE = "etcd", "etcdctl", "etcdutl"
 _MODULES = {MEMBER: "server", CONTROL: "etcdctl", OFFLINE: "etcdutl"}
 """Versions before 3.5 have the last one's commands in `etcdctl`."""
-DOWNLOAD_TIMEOUT_S = 120
 BUILD_TIMEOUT_S = 900
-
-
-class Absent(Exception):
-    """It can neither be fetched nor built here."""
 
 
 def fetch() -> Path:
@@ -36,7 +34,7 @@ def fetch() -> Path:
     if not _is_whole():
         with _alone():
             if not _is_whole():
-                _unpack() if shutil.which("apt-get") and shutil.which("dpkg") else _build()
+                _unpack() if debian.has_debian() else _build()
     return CACHE
 
 
@@ -69,13 +67,10 @@ def _is_whole() -> bool:
 
 
 def _unpack() -> None:
-    """What `apt-get download` gives needs no root and changes nothing outside of the folder."""
     folder = CACHE / f"fetching-{os.getpid()}"
     folder.mkdir()
     try:
-        _run(["apt-get", "download", *DEBIAN], folder, DOWNLOAD_TIMEOUT_S)
-        for archive in folder.glob("*.deb"):
-            _run(["dpkg", "-x", str(archive), "."], folder, DOWNLOAD_TIMEOUT_S)
+        debian.unpack(DEBIAN, folder)
         _keep([folder / "usr" / "bin" / name for name in (MEMBER, CONTROL)])
     except Absent:
         _build()

@@ -14,7 +14,7 @@ from grpc_tools import protoc
 from pydantic import BaseModel, SecretStr
 
 from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, TestingSettings, TopicArchiveSettings, load_settings
+from archiver.settings import OtlpSettings, Settings, TestingSettings, TopicArchiveSettings, load_settings
 from archiver.settings_metadata import EtcdSettings, EtcdTlsSettings
 from archiver.settings_types import parse_duration
 from tests.support.dockerfile import BUILD_STAGE, copied_sources, of, read_dockerfile
@@ -143,7 +143,7 @@ def test_the_example_names_every_key() -> None:
     kinds = [field.annotation for field in Settings.model_fields.values()]
     groups: list[type[BaseModel]] = [Settings]
     groups += [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TestingSettings]
-    groups += [EtcdSettings, EtcdTlsSettings]
+    groups += [OtlpSettings, EtcdSettings, EtcdTlsSettings]
     assert len(groups) > 10
     wanted = {name for group in groups for name in group.model_fields}
     assert wanted - {"testing"} - named == set()
@@ -153,7 +153,8 @@ def test_the_example_names_every_key() -> None:
 def test_the_example_shows_the_defaults() -> None:
     """Whoever copies it changes nothing by that."""
     example, plain = load_settings(EXAMPLE, {}), load_settings(MINIMAL, {})
-    for name in ("roles", "schema_registry", "spark", "http", "metrics", "daemon", "log", "intake", "archive", "cleanup", "sources"):
+    same = ("roles", "schema_registry", "spark", "http", "metrics", "telemetry", "daemon", "log", "intake", "archive", "cleanup", "sources")
+    for name in same:
         assert getattr(example, name) == getattr(plain, name), name
     assert example.data == plain.data
     assert example.metadata == plain.metadata
@@ -195,7 +196,7 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     lines = [re.sub(r"^(\s*)# (?=\s*(?:- )?[a-z_]+:(?: |$))", r"\1", line) for line in text.splitlines()]
     (tmp_path / "archiver.yaml").write_text("\n".join(lines).replace(CREDENTIALS, f"{tmp_path}/"))
     (tmp_path / "orders.binpb").write_bytes((DEPLOY / "config/orders.binpb").read_bytes())
-    secrets = ("admin-token", "catalog-token", "registry", "s3-key", "s3-secret", "s3-token", "etcd-password")
+    secrets = ("admin-token", "catalog-token", "registry", "s3-key", "s3-secret", "s3-token", "etcd-password", "otlp", "kafka-password")
     for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key"):
         (tmp_path / name).write_text("planted")
     settings = load_settings(tmp_path / "archiver.yaml", {})
@@ -207,8 +208,9 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     for name in ("prefix", "state", "insecure", "request_timeout", "lease_ttl"):
         assert getattr(etcd, name) == EtcdSettings.model_fields[name].default, name
     assert [catalog.name for catalog in settings.catalogs] == ["local", "lake"]
-    assert len(settings.sources) == 1
+    assert [source.kafka is None for source in settings.sources] == [True, False]
     assert settings.http.admin_token is not None
+    assert settings.telemetry.otlp is not None
     assert settings.schema_registry.confluent is not None
 
 

@@ -54,7 +54,7 @@ def test_rules_name_what_there_is(rule: dict[str, Any]) -> None:
     texts = " ".join(rule["annotations"].values())
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= own
     assert set(rule["labels"]) == {"severity"} and rule["labels"]["severity"] in ("critical", "warning")
-    assert {"summary", "action"} == set(rule["annotations"])
+    assert {"summary", "action", "runbook"} == set(rule["annotations"])
     if "increase(" in expression or "rate(" in expression:
         assert all(METRICS[name].kind == "counter" for name in names)
 

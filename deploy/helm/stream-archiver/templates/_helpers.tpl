@@ -1,0 +1,60 @@
+{{- define "archiver.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "archiver.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "archiver.labels" -}}
+{{ include "archiver.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "archiver.account" -}}
+{{- if .Values.serviceAccount.name }}{{ .Values.serviceAccount.name }}
+{{- else if .Values.serviceAccount.create }}{{ include "archiver.name" . }}
+{{- else }}default{{ end }}
+{{- end }}
+
+{{- /* The configuration: what is given, with the port, and with the names under which the service is called. */}}
+{{- define "archiver.config" -}}
+{{- $name := include "archiver.name" . -}}
+{{- $space := .Release.Namespace -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $http := $config.http | default dict -}}
+{{- $ours := list $name (printf "%s.%s" $name $space) (printf "%s.%s.svc" $name $space) (printf "%s.%s.svc.cluster.local" $name $space) -}}
+{{- $_ := set $http "listen" (printf "0.0.0.0:%d" (int .Values.port)) -}}
+{{- $_ := set $http "allowed_hosts" (concat $ours ($http.allowed_hosts | default list) | uniq) -}}
+{{- $_ := set $config "http" $http -}}
+{{- toYaml $config -}}
+{{- end }}
+
+{{- /* Refuses what would let two pods write what only one may. */}}
+{{- define "archiver.checked" -}}
+{{- $pods := 0 -}}
+{{- $seen := dict -}}
+{{- range .Values.workloads -}}
+{{- $pods = add $pods (int .replicas) -}}
+{{- if hasKey $seen .name }}{{ fail (printf "workloads: there are two of the name %s" .name) }}{{ end -}}
+{{- $_ := set $seen .name true -}}
+{{- end -}}
+{{- $config := .Values.config -}}
+{{- if gt (int $pods) 1 -}}
+{{- if hasKey ($config.metadata | default dict) "sqlite" -}}
+{{- fail "config.metadata.sqlite is a file of one pod, and there are several pods: name etcd, or have one workload with one replica" -}}
+{{- end -}}
+{{- if not (hasPrefix "s3://" (($config.data | default dict).uri | default "")) -}}
+{{- fail "config.data.uri is a folder of one pod, and there are several pods: name s3://bucket/prefix, or have one workload with one replica" -}}
+{{- end -}}
+{{- range $config.catalogs -}}
+{{- if hasPrefix "sqlite:" (.uri | toString) -}}
+{{- fail (printf "config.catalogs: %s is a file of one pod, and there are several pods" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
