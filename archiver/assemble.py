@@ -270,6 +270,8 @@ class Application(Upkeep):
         Raises `ConfigInvalid` if it exists with another number of partitions.
         """
         self._ready_to_append()
+        if topic.mirrored:  # it grows as soon as its source has found out how large it is
+            return self.sequencer.declare_topic(topic.name, 1, again=True, mirrored=True)
         return self.sequencer.declare_topic(topic.name, topic.partitions, again=True)
 
     def check_deletable(self, topic: TopicState) -> None:
@@ -308,6 +310,8 @@ class Application(Upkeep):
 
     def _declare_topics(self, settings: Settings) -> None:
         for topic in settings.topics:
+            if topic.mirrored:
+                continue  # its source knows how many partitions it has
             try:
                 self.sequencer.declare_topic(topic.name, topic.partitions)
             except ConfigInvalid as error:

@@ -21,11 +21,20 @@ from archiver.ids import IdSource
 from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
 from archiver.redaction import hide
-from archiver.settings import Settings
+from archiver.settings import KafkaSourceSettings, Settings
+from intake.sources.mirror_pump import MirrorPump, mirror_pump
 from intake.sources.pump import FileSources
+from intake.sources.upstream import Upstream
 from intake.writer import IntakeWriter
 
 _log = logging.getLogger(__name__)
+
+
+def connect(kafka: KafkaSourceSettings) -> Upstream:
+    """The cluster of a source. Its library is loaded where a source needs it."""
+    from intake.sources.kafka_client import KafkaClient
+
+    return KafkaClient(kafka)
 
 
 class Opened:
@@ -38,6 +47,7 @@ class Opened:
         self.application: Application | None = None
         self.writer: IntakeWriter | None = None
         self.sources: FileSources | None = None
+        self.mirrors: tuple[MirrorPump, ...] = ()
         self.token: str | None = None
         self._settings = settings
         self._environ = environ
@@ -57,7 +67,7 @@ class Opened:
 
     def undo(self) -> None:
         """Close what is open, before the steps are taken again."""
-        self.sources = None
+        self.sources, self.mirrors = None, ()
         writer, self.writer = self.writer, None
         application, self.application = self.application, None
         if writer is not None:
@@ -69,6 +79,11 @@ class Opened:
         """Take in nothing more; what was taken in is written and acknowledged, within `intake.close_timeout`."""
         if self.sources is not None:
             self.sources.stop(threading.TIMEOUT_MAX)
+        for mirror in self.mirrors:
+            mirror.begin_to_stop()
+        for mirror in self.mirrors:
+            # A cluster that does not answer is not waited for: what is not in the log is read again.
+            mirror.stop(self._settings().intake.close_timeout)
         if self.writer is not None:
             self._close_writer(self.writer)
 
@@ -116,6 +131,19 @@ class Opened:
             settings.daemon.watch_interval,
             judge=self.application.edge,
         )
+        self.mirrors = tuple(self._mirror(source.kafka) for source in settings.sources if source.kafka is not None)
+
+    def start_sources(self) -> None:
+        """Begin to take in what is there; the steps were taken."""
+        if self.sources is not None:
+            self.sources.start()
+        for mirror in self.mirrors:
+            mirror.start()
+
+    def _mirror(self, kafka: KafkaSourceSettings) -> MirrorPump:
+        assert self.application is not None, "a step before has opened it"
+        parts = self.application.sequencer, self.application.objects, self._clock, self._ids
+        return mirror_pump(kafka, self._settings().intake, *parts, lambda: connect(kafka))
 
     @staticmethod
     def _close_writer(writer: IntakeWriter) -> None:

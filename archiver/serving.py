@@ -28,6 +28,7 @@ from archiver.daemon.dependencies import Dependencies
 from archiver.daemon.notify import Notifier
 from archiver.daemon.opening import Opening
 from archiver.daemon.operations import DaemonOperations
+from archiver.daemon.otlp import OtlpExport
 from archiver.daemon.reload import intervals, plan_reload
 from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.sight import Sight
@@ -43,15 +44,17 @@ from archiver.jobs.report import ArchiveReport
 from archiver.opened import Opened
 from archiver.settings import Settings, load_settings
 from archiver.status.document import daemon_document, status_document
+from archiver.status.families import Family
 from archiver.status.history import LagHistory
 from archiver.status.journal import Journal, Refusal
-from archiver.status.numbers import Numbers, sources_of
+from archiver.status.numbers import Numbers, mirrors_of, sources_of
 from archiver.web.app import create_app
 from archiver.web.face import Done, Face, Progress
 from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
 from archiver.web.server import WebServer
 from intake.sources.files import FilesState
+from intake.sources.mirror import MirrorState
 
 _log = logging.getLogger(__name__)
 
@@ -121,11 +124,13 @@ class Daemon:
         self._looked_s = self._clock.monotonic_s()
         port = counting(create_app(self._face()), self._numbers.requested, self._clock)
         self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max)
+        self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
 
     def run(self, signals: Signals) -> int:
         """Serve until asked to stop through `signals`, which are entered; the exit code. Call it in the main thread."""
         with contextlib.closing(self._notifier):
             self._server.start()
+            self._export.start()
             opening = threading.Thread(target=self._open, name="opening", daemon=True)
             opening.start()
             while "stop" not in (asked := signals.wait(PAUSE_S)):
@@ -147,11 +152,14 @@ class Daemon:
             token=lambda: self._opened.token if setting is None else setting.get_secret_value(),
             cluster_id=lambda: None if (application := self._opened.application) is None else application.cluster.cluster_id,
             page=self._page,
-            metrics=lambda: exposition(self._numbers.families(self._opened.writer)),
+            metrics=lambda: exposition(self._families()),
             alive=self._is_alive,
             clock=self._clock,
             version=_version(),
         )
+
+    def _families(self) -> list[Family]:
+        return self._numbers.families(self._opened.writer)
 
     def _page(self, query: Mapping[str, str]) -> str:
         seen, settings, application = self._sight.seen, self._settings, self._opened.application
@@ -173,6 +181,7 @@ class Daemon:
                 pin=seen.pin,
                 pin_known=seen.pin_known,
                 sources=self._source_states(),
+                mirrors=self._mirror_states(),
                 query=query,
             )
         )
@@ -201,8 +210,7 @@ class Daemon:
             if self._stop.is_set():
                 return
             self._serving = self._opened.application
-            if self._opened.sources is not None:
-                self._opened.sources.start()
+            self._opened.start_sources()
             self._schedule.start()
             self._journal.becomes("serving")
         roles = ", ".join(sorted(self._roles))
@@ -294,7 +302,7 @@ class Daemon:
             self._schedule.soon("reconcile")
         try:
             with self._read_alone():
-                self._sight.look(application, self._tick.stuck(), sources_of(self._source_states()))
+                self._sight.look(application, self._tick.stuck(), sources_of(self._source_states()) | mirrors_of(self._mirror_states()))
         except RetryLater:
             application.leadership.unheard()
         if "intake" in self._roles:
@@ -313,6 +321,9 @@ class Daemon:
 
     def _source_states(self) -> tuple[FilesState, ...]:
         return () if self._opened.sources is None else self._opened.sources.state()
+
+    def _mirror_states(self) -> tuple[MirrorState, ...]:
+        return tuple(mirror.state for mirror in self._opened.mirrors)
 
     def _read_alone(self) -> contextlib.AbstractContextManager[None]:
         """Of those who read the ledger beside the leader, one at a time."""
@@ -374,7 +385,7 @@ class Daemon:
         application = self._serving
         if application is None:
             raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
-        daemon = daemon_document(self._settings.http.listen, self._journal, self._source_states())
+        daemon = daemon_document(self._settings.http.listen, self._journal, self._source_states(), self._mirror_states())
         daemon["attention"] += self._tick.notes()
         with self._read_alone():
             return status_document(application, self._clock.now_us(), self._tick.stuck(), daemon)
@@ -393,6 +404,7 @@ class Daemon:
         self._notifier.stopping("stopping")
         self._notifier.longer(grace_s + ALIVE_S)
         self._schedule.stop()
+        self._export.stop()
         ending = threading.Thread(target=self._close, args=(opening,), name="ending", daemon=True)
         ending.start()
         ended = self._ends(ending, until_s - LAST_SHARE * grace_s)

@@ -26,9 +26,12 @@ from archiver.settings_groups import (
     SparkSettings,
     TestingSettings,
 )
+from archiver.settings_kafka import KafkaSourceSettings
 from archiver.settings_load import explain, problems_of, read_document
 from archiver.settings_metadata import MetadataSettings, SqliteSettings
+from archiver.settings_mirrored import mirror_problems
 from archiver.settings_registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
+from archiver.settings_telemetry import OtlpSettings, TelemetrySettings
 from archiver.settings_topics import ArchiveSettings, ProtosSettings, SchemaSettings, TopicArchiveSettings, TopicSettings
 from archiver.settings_types import Group, Located, Surroundings
 
@@ -44,9 +47,11 @@ __all__ = [
     "FileSourceSettings",
     "HttpSettings",
     "IntakeSettings",
+    "KafkaSourceSettings",
     "LogSettings",
     "MetadataSettings",
     "MetricsSettings",
+    "OtlpSettings",
     "ProtosSettings",
     "SchemaRegistrySettings",
     "SchemaSettings",
@@ -54,6 +59,7 @@ __all__ = [
     "SourceSettings",
     "SparkSettings",
     "SqliteSettings",
+    "TelemetrySettings",
     "TestingSettings",
     "TopicArchiveSettings",
     "TopicSettings",
@@ -88,6 +94,8 @@ class Settings(Group):
     """The daemon's port."""
     metrics: MetricsSettings = MetricsSettings()
     """What `/metrics` shows."""
+    telemetry: TelemetrySettings = TelemetrySettings()
+    """What is sent to others by itself."""
     daemon: DaemonSettings = DaemonSettings()
     """Schedules and patience of `archiver serve`."""
     log: LogSettings = LogSettings()
@@ -233,11 +241,16 @@ def _catalog_problems(parts: _Parts) -> Problems:
 
 
 def _source_problems(parts: _Parts) -> Problems:
-    return [
+    problems: Problems = [
         (("sources", position, "files", "topic"), str(no_topic(source.files.topic, parts.topic_names)))
         for position, source in parts.sources
         if source.files is not None and source.files.topic not in parts.topic_names
     ]
+    return problems + mirror_problems(
+        parts.topics,
+        [(position, source.kafka) for position, source in parts.sources if source.kafka],
+        {source.files.topic: position for position, source in parts.sources if source.files is not None},
+    )
 
 
 def _topic_problems(parts: _Parts) -> Problems:

@@ -5,11 +5,12 @@ Plain values only. A component receives its own group, never the whole. The text
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
-from archiver.settings_types import LATER, Duration, GlobPath, Group, Listen, Located, Secret, Size, TopicName
+from archiver.settings_kafka import KafkaSourceSettings
+from archiver.settings_types import Duration, GlobPath, Group, Listen, Located, Secret, Size, TopicName
 
 
 class HttpSettings(Group):
@@ -109,13 +110,13 @@ class SourceSettings(Group):
 
     files: FileSourceSettings | None = None
     """Files in a folder."""
-    kafka: dict[str, Any] | None = Field(default=None, repr=False)
-    """A Kafka cluster. Comes with a later version."""
+    kafka: KafkaSourceSettings | None = None
+    """Topics of a Kafka cluster."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if self.kafka is not None:
-            raise Located([(("kafka",), f"a Kafka source: {LATER}; use files: {{glob, topic, format}}")])
-        if self.files is None:
+        if self.kafka is not None and self.files is not None:
+            raise Located([(("kafka",), "is given beside files; each source is an entry of its own")])
+        if self.files is None and self.kafka is None:
             raise Located([((), "names no source; add files: {glob: inbox/*.jsonl, topic: orders, format: jsonl}")])
         return self

@@ -102,10 +102,8 @@ class DataSettings(Group):
 def bad_s3_uri(uri: str) -> str | None:
     """What is wrong with `s3://bucket/prefix`; None if nothing is."""
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    if "@" in uri or ":" in bucket:  # a password may have slashes
+    if "@" in uri or ":" in bucket:  # a password may have slashes; it is not repeated
         return "has a user name before the bucket; credentials belong into access_key_id and secret_access_key"
-    if "@" in uri or ":" in bucket:  # a password may have slashes  # not repeated: it may be a password
-        return "has a user name; credentials belong into data.access_key_id and data.secret_access_key"
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
         return f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 of a-z 0-9 . -, in s3://bucket/prefix"
     prefix = prefix.removesuffix("/")

@@ -182,8 +182,9 @@ class TopicSettings(Group):
 
     name: TopicName
     """1 to 249 of A-Z a-z 0-9 . _ -, as in Kafka."""
-    partitions: Annotated[StrictInt, Field(ge=1, le=100_000)]
-    """Number of partitions. It cannot be changed once the topic exists, because keys are spread by it."""
+    partitions: Annotated[StrictInt, Field(ge=0, le=100_000)]
+    """Number of partitions. It cannot be changed once the topic exists, because keys are spread by it. 0: as many as the topic of that name
+    has in the Kafka cluster it is mirrored from."""
     retention: Retention = None
     """How long archived records are kept, or `forever`; at least an hour. `archiver clean` takes archives of which every record was
     received longer ago out of the table, and deletes them later. What is not archived stays. A longer retention brings nothing back."""
@@ -193,3 +194,8 @@ class TopicSettings(Group):
     """The Protobuf message in the values; without it the values are bytes."""
     archive: TopicArchiveSettings = TopicArchiveSettings()
     """What becomes of the records."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether it has the partitions and offsets of an upstream; its source declares it."""
+        return self.partitions == 0

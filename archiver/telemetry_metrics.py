@@ -225,6 +225,12 @@ _DAEMON: dict[str, Metric] = {
     "archiver_source_files_total": _counter("files of a source that this process has finished", "source", shown="intake"),
     "archiver_source_records_total": _counter("records that this process took in from a source", "source", shown="intake"),
     "archiver_source_bytes_total": _counter("raw bytes of those records", "source", shown="intake"),
+    "archiver_mirror_stopped": _gauge(
+        "topics and partitions of a Kafka source that are not read on: somebody must act", "source", shown="intake"
+    ),
+    "archiver_mirror_behind_offsets": _gauge(
+        "offsets that are in the Kafka cluster and not taken in, of the partitions that are read", "source", shown="intake"
+    ),
 }  # fmt: skip
 
 _PROCESS: dict[str, Metric] = {

@@ -92,6 +92,8 @@ class BatchItem:
     """Who is to be told; besides `pending`."""
     generation: int = 0
     """The source's, when it gave the number."""
+    offsets: npt.NDArray[np.int64] | None = None
+    """Per row, in a mirrored topic only: ascending within each partition."""
 
     @property
     def rows(self) -> int:

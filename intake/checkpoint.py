@@ -29,8 +29,8 @@ from intake.transactions import OpenTransaction
 
 FORMAT = 1
 """Of the object; part of its key as well."""
-STATE_FORMATS = (1, 2)
-"""Of the state in it: 2 has deleted topics or positions of sources."""
+STATE_FORMATS = (1, 2, 3)
+"""Of the state in it: 2 has deleted topics or positions of sources, 3 mirrored topics."""
 MAGIC = b"archiver.state.1"
 _DIGEST_BYTES = 32
 
@@ -138,6 +138,7 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
                 name=topic.name,
                 created_us=topic.created_us,
                 partitions=[_partition_message(state.partitions[topic.topic_id, number], places) for number in range(topic.partitions)],
+                mirrored=topic.mirrored,
             )
             for topic in state.topics
         ]
@@ -155,7 +156,9 @@ def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
 
 
 def _state_format(state: FoldState) -> int:
-    """2 only if it is needed, so that older versions read on as long as they misread nothing."""
+    """A later one only if it is needed, so that older versions read on as long as they misread nothing."""
+    if any(topic.mirrored for topic in state.topics):
+        return 3
     return 2 if state.deleted or state.sources else 1
 
 
@@ -240,7 +243,7 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
         newest_key=message.newest_key,
         barrier_ms=message.barrier_ms,
         topics=tuple(
-            TopicState(topic_id, topic.name, len(topic.partitions), topic.created_us)
+            TopicState(topic_id, topic.name, len(topic.partitions), topic.created_us, topic.mirrored)
             for topic_id, topic in zip(topic_ids, message.topics, strict=True)
             if not topic.HasField("deleted")
         ),

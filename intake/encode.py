@@ -5,7 +5,8 @@ one part. A *part* becomes one intake file and one log entry; a flush whose entr
 
 The records of no idempotent producer are one segment per partition. Those of a producer are a segment for each run of sequence numbers,
 so what it sends one by one is joined; records whose numbers the caller stated are not joined with others, and are cut where the log's
-knowledge of the producer ends: what is there already and what is new must not share a batch.
+knowledge of the producer ends: what is there already and what is new must not share a batch. Records of a mirrored topic are a segment for
+each run of offsets that follow each other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 from archiver.ids import TopicPartition
 from intake.batcher import BatchItem, Item, RecordItem
 from intake.fold import TopicState
-from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, IntakeFileBytes, SegmentRows, write_intake_file
+from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, UNKNOWN_BATCH, IntakeFileBytes, SegmentRows, write_intake_file
 from intake.layout import ArrowArray, Int64Array, concat_batches, list_array
 from intake.producers import SEQUENCE_COUNT, Stamp
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
@@ -34,6 +35,8 @@ TOPIC_BYTES = 32
 """More than a topic adds to an entry beside its segments."""
 SEGMENT_BYTES = 56
 """More than a segment adds: four 32-bit and two 64-bit varints with tags, and the length before them."""
+OFFSET_BYTES = 12
+"""More than a stated offset adds to its segment: a 64-bit varint with its tag."""
 STAMP_BYTES = 28
 """More than a producer's batch adds to its segment: a 64-bit and two 32-bit varints and a truth value, with tags, and their frame."""
 
@@ -67,6 +70,10 @@ class SortedFlush:
         changed = sorted_slots[1:] != sorted_slots[:-1]
         if self._stamps is not None:
             changed |= self._stamps.breaks()
+        offsets = self._gathered.offsets
+        self._offsets = None if offsets is None else offsets[self.order]
+        if self._offsets is not None:
+            changed |= self._offsets[1:] != self._offsets[:-1] + 1
         self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
         """Where each segment begins."""
         if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
@@ -81,9 +88,12 @@ class SortedFlush:
         accept_max_us = self.accept_us[self.ends - 1].tolist()  # accept times never go back, so the last is the newest
         places = _places(topics, begins, sorted_slots[self.starts])
         batches = [None] * len(self.starts) if self._stamps is None else self._stamps.stamps(self.starts)
-        for (topic, partition), rows, raw_bytes, newest_us, stamp in zip(places, *counts, accept_max_us, batches, strict=True):
+        firsts = [None] * len(self.starts) if self._offsets is None else self._offsets[self.starts].tolist()
+        for (topic, partition), rows, raw_bytes, newest_us, stamp, offset in zip(
+            places, *counts, accept_max_us, batches, firsts, strict=True
+        ):
             self.topics.append(topic)
-            self.segments.append(SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp))
+            self.segments.append(SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp, offset))
 
     def _cut_at_known_ends(self, places: _Places, stamps: StampedRows, known_end: KnownEnd) -> None:
         ends = np.append(self.starts[1:], self.rows)
@@ -112,7 +122,7 @@ class SortedFlush:
         first, entry_bytes = 0, ENTRY_BYTES
         for number, segment in enumerate(self.segments):
             new_topic = number == first or segment.topic_id != self.segments[number - 1].topic_id
-            alone = SEGMENT_BYTES + (0 if segment.stamp is None else STAMP_BYTES)
+            alone = SEGMENT_BYTES + (0 if segment.stamp is None else STAMP_BYTES) + (0 if segment.offset is None else OFFSET_BYTES)
             added = alone + (TOPIC_BYTES if new_topic else 0)
             if number > first and entry_bytes + added > entry_bytes_max:
                 parts.append(self._part(first, number))
@@ -157,7 +167,9 @@ class SortedFlush:
         return self._stamps.columns(part.first_row, part.end_row, types)
 
     def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
-        """Per row, how many rows of the same segment and the same producer's batch stand before it."""
+        """Per row, how many rows of the same segment and the same producer's batch stand before it, where that is known."""
+        if self._offsets is not None:
+            return np.full(part.end_row - part.first_row, UNKNOWN_BATCH, np.int32)
         batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
         begins = np.zeros(len(batches), np.bool_)
         begins[1:] = batches[1:] != batches[:-1]
@@ -208,6 +220,8 @@ class _Gathered:
     """Which item a row came with: what came together is a producer's batch."""
     stamps: StampedRows | None
     """None if no idempotent producer sent any of it."""
+    offsets: Int64Array | None
+    """Per row; None unless all of it is of mirrored topics."""
 
 
 def _gather(items: Sequence[Item]) -> _Gathered:
@@ -233,7 +247,17 @@ def _gather(items: Sequence[Item]) -> _Gathered:
         accept_us=np.repeat(np.array([item.accept_us for item in items], np.int64), item_rows),
         batches=np.repeat(np.arange(len(items), dtype=np.int32), item_rows),
         stamps=StampedRows.of(items),
+        offsets=_offsets(items),
     )
+
+
+def _offsets(items: Sequence[Item]) -> Int64Array | None:
+    """The upstream's offsets of every row, None if it has none; what an upstream gave goes by itself."""
+    stated = [item.offsets for item in items if isinstance(item, BatchItem) and item.offsets is not None]
+    if not stated:
+        return None
+    assert len(stated) == len(items), "records of mirrored topics are not published beside others"
+    return np.concatenate(stated)
 
 
 def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:

@@ -28,6 +28,7 @@ def file_entry(key: str, size: int, footer_sha256: bytes, segments: Sequence[Pla
                     raw_bytes=segment.raw_bytes,
                     accept_max_us=segment.accept_max_us,
                     producer=batch_entry(segment.stamp),
+                    offset=segment.offset,
                 )
                 for segment in group
             ],

@@ -10,8 +10,8 @@ from google.protobuf.message import DecodeError
 from archiver.errors import Corrupted, Halt
 from archiver.proto import intake_log_pb2 as pb
 
-ENTRY_FORMATS = (1, 2, 3)
-"""Format 2 has producers, transactions and barriers, format 3 deleted topics and positions of sources."""
+ENTRY_FORMATS = (1, 2, 3, 4)
+"""Format 2 has producers, transactions and barriers, format 3 deleted topics and positions of sources, format 4 mirrored topics."""
 
 
 def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
@@ -29,12 +29,14 @@ def parse_entry(index: int, data: bytes) -> pb.IntakeEntry:
 
 
 def format_of(entry: pb.IntakeEntry) -> int:
-    """The format of an entry that is about to be written: 2 or 3 only if it needs what came with them, so that older readers go on as long
-    as nothing is there that they would misread.
+    """The format of an entry that is about to be written: a later one only if it needs what came with it, so that older readers go on as
+    long as nothing is there that they would misread.
     """
+    segments = [segment for group in entry.file.topics for segment in group.segments]
+    if entry.WhichOneof("body") == "grown" or entry.topic.mirrored or any(segment.HasField("offset") for segment in segments):
+        return 4
     if entry.WhichOneof("body") in ("deleted", "source_forgotten") or entry.file.positions:
         return 3
     if entry.WhichOneof("body") not in ("topic", "file", "tick", "cluster"):
         return 2
-    stamped = any(segment.HasField("producer") for group in entry.file.topics for segment in group.segments)
-    return 2 if stamped else 1
+    return 2 if any(segment.HasField("producer") for segment in segments) else 1

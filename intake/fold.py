@@ -12,6 +12,9 @@ Deletion. From its entry on a deleted topic is not there: no partition, no segme
 segments of it that come later are refused one by one. A transaction that has records in it is aborted whole and its producer fenced: what
 is left of it could only be committed in part.
 
+Mirrored topics. Their segments state the offsets that an upstream gave their records; what lies between two of them holds no record, and is
+a gap like those of aborted transactions. An entry whose offsets do not go on from where the partition is counts for nothing.
+
 Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at or beyond the first offset
 of an open transaction is stable.
 """
@@ -19,8 +22,8 @@ of an open transaction is stable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from archiver.errors import Corrupted, Halt, NotFound
@@ -28,35 +31,18 @@ from archiver.ids import TopicId, TopicPartition
 from archiver.objects.paths import parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
 from intake.entry_format import parse_entry
+from intake.fold_state import DeletedTopic, FoldState, TopicState
+from intake.mirrored import contradicts_topics, follow_offsets
 from intake.partition_state import Gap, PartitionState, merged
-from intake.positions import Positions, SourceState, contradiction
-from intake.producers import Producer, Producers, Refusal, Repeated, Run, Stamp
+from intake.positions import Positions, contradiction
+from intake.producers import Producers, Refusal, Repeated, Run, Stamp
 from intake.segments import FileRef, SegmentRef
 from intake.transactions import OpenTransaction, Transactions
 
+__all__ = ["IDS_REMEMBERED", "NOTHING", "Applied", "DeletedTopic", "FoldState", "IntakeFold", "Landed", "TopicState"]
+
 IDS_REMEMBERED = 65_536
 """Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """A topic as its first declaration says."""
-
-    topic_id: TopicId
-    name: str
-    partitions: int
-    created_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
-    """A topic that was deleted. Its name may be another topic's by now."""
-
-    topic_id: TopicId
-    name: str
-    partitions: int
-    created_us: int
-    deleted_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +184,7 @@ class IntakeFold:
         return self.partition(tp).from_offset(start)
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
-        """The offsets in [start, end) that belong to aborted transactions, as far as they are held here; merged, ascending."""
+        """The offsets in [start, end) that hold no record, as far as they are held here; merged, ascending."""
         return merged(self.partition(tp).gaps, start, end)
 
     def partition(self, tp: TopicPartition) -> PartitionState:
@@ -245,6 +231,8 @@ class IntakeFold:
             self._producers.forget(entry.forgotten.idle_since_us, self._transactions.busy)
         elif body == "deleted":
             applied = self._delete(index, entry.deleted)
+        elif body == "grown":
+            self._grow(index, entry.grown)
         elif body == "source_forgotten":
             self._positions.forget(index, entry.source_forgotten)
         else:
@@ -270,12 +258,28 @@ class IntakeFold:
         topic_id = TopicId(declared.topic_id.hex())
         if declared.name in self._by_name or topic_id in self._by_id or topic_id in self._deleted:
             return  # somebody was first: a double is void
-        topic = TopicState(topic_id, declared.name, declared.partitions, declared.created_us)
+        topic = TopicState(topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored)
         for number in range(declared.partitions):
             self._partitions[topic_id, number] = PartitionState()
         # Other dictionaries, so that whoever goes through the topics meanwhile is not disturbed.
         self._by_id = {**self._by_id, topic_id: topic}
         self._by_name = {**self._by_name, topic.name: topic}
+
+    def _grow(self, index: int, grown: pb.TopicGrown) -> None:
+        topic_id = TopicId(grown.topic_id.hex())
+        topic = self._by_id.get(topic_id)
+        if topic is None and topic_id in self._deleted:
+            return
+        if topic is None or not topic.mirrored:
+            raise Corrupted(f"intake log: entry {index} adds partitions to {topic_id}, which is no mirrored topic; restore the log")
+        if grown.partitions <= topic.partitions:
+            return  # somebody was first
+        for number in range(topic.partitions, grown.partitions):
+            self._partitions[topic_id, number] = PartitionState()
+        larger = replace(topic, partitions=grown.partitions)
+        # Other dictionaries in the same order, as above; the partitions are there before anybody can ask for them.
+        self._by_id = {known: larger if one is topic else one for known, one in self._by_id.items()}
+        self._by_name = {name: larger if one is topic else one for name, one in self._by_name.items()}
 
     def _delete(self, index: int, deleted: pb.TopicDeleted) -> Applied:
         topic_id = TopicId(deleted.topic_id.hex())
@@ -321,6 +325,8 @@ class IntakeFold:
                         f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
                     )
+        if wrong := contradicts_topics(file, self._by_id):
+            raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
 
     def _place(self, index: int, file: pb.IntakeFile) -> Applied:
         ref = FileRef(index, file.key, file.size, file.footer_sha256)
@@ -328,12 +334,15 @@ class IntakeFold:
         landed: list[Landed] = []
         for group in file.topics:
             topic_id = TopicId(group.topic_id.hex())
+            mirrored = topic_id in self._by_id and self._by_id[topic_id].mirrored
             for segment in group.segments:
                 tp = (topic_id, segment.partition)
                 if topic_id in self._deleted:
                     landed.append(Landed(tp, segment.rows, (), None, "deleted"))
                 elif refusal is not None:
                     landed.append(Landed(tp, segment.rows, (), None, refusal))
+                elif mirrored and not segment.HasField("offset"):
+                    landed.append(Landed(tp, segment.rows, (), None, "mirrored"))
                 elif segment.HasField("producer"):
                     landed.append(self._place_batch(ref, tp, segment))
                 else:
@@ -351,7 +360,8 @@ class IntakeFold:
             return None
         if any(TopicId(group.topic_id.hex()) in self._deleted for group in file.topics):
             return "deleted"  # as a whole: the position must not pass records that do not count
-        return None if self._positions.follow(file.positions) else "position"
+        follows = self._positions.follow(file.positions) and follow_offsets(file, self._partitions)
+        return None if follows else "position"
 
     def _is_behind_barrier(self, key: str) -> bool:
         if not self._barrier_ms:
@@ -389,6 +399,8 @@ class IntakeFold:
 
     def _place_segment(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
         held = self._partitions[tp]
+        if segment.HasField("offset"):
+            held.pass_over(segment.offset)
         rows, base, accept_max_us = segment.rows, held.next_offset, segment.accept_max_us
         floor_us = max(self._tick_us, held.ingest_max_us)
         # By position: this line runs for every segment there ever was, and names would take a third more.
@@ -479,22 +491,3 @@ class IntakeFold:
             sources=tuple(self._positions),
             ids=self._ids,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class FoldState:
-    """What a checkpoint keeps of a fold."""
-
-    next_index: int
-    cluster_id: str | None
-    tick_us: int
-    newest_us: int
-    newest_key: str
-    barrier_ms: int
-    topics: Sequence[TopicState]
-    deleted: Sequence[DeletedTopic]
-    partitions: Mapping[TopicPartition, PartitionState]
-    producers: Sequence[Producer]
-    transactions: Sequence[OpenTransaction]
-    sources: Sequence[SourceState]
-    ids: Iterable[bytes]

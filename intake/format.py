@@ -47,7 +47,9 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("transactional", pa.bool_()),
 ]
 INTAKE_SCHEMA = pa.schema(_FIELDS)
-"""`batch`: rows since the first record of the producer's batch, so that its first offset is `offset - batch`."""
+"""`batch`: rows since the first record of the producer's batch, so that its first offset is `offset - batch`; `UNKNOWN_BATCH` where an
+upstream hides it."""
+UNKNOWN_BATCH = -1
 
 PRODUCER_COLUMNS = ("producer_id", "producer_epoch", "sequence", "transactional")
 READ_COLUMNS = ("key", "value", "headers", "event_timestamp", "accept_timestamp", "batch")
@@ -66,6 +68,8 @@ class SegmentRows:
     accept_max_us: int
     stamp: Stamp | None = None
     """Whose batch it is; None: the records of no idempotent producer."""
+    offset: int | None = None
+    """Of its first record, in a mirrored topic; the others follow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class PlacedSegment:
     raw_bytes: int
     accept_max_us: int
     stamp: Stamp | None = None
+    offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,7 @@ def write_intake_file(
                         segment.raw_bytes,
                         segment.accept_max_us,
                         segment.stamp,
+                        segment.offset,
                     )
                 )
                 first_row += segment.rows

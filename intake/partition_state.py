@@ -17,7 +17,7 @@ from operator import attrgetter
 from intake.segments import SegmentRef
 
 Gap = tuple[int, int]
-"""Offsets [from, to) that were given to records of an aborted transaction: nobody ever sees them."""
+"""Offsets [from, to) that hold no record anybody ever sees: those of an aborted transaction, and those an upstream has no record for."""
 
 END = attrgetter("end")
 """Of a segment; segments are in this order."""
@@ -41,6 +41,12 @@ class PartitionState:
         self.segments.append(segment)
         self.next_offset = segment.end
         self.ingest_max_us = max(self.ingest_max_us, segment.accept_max_us, segment.floor_us)
+
+    def pass_over(self, offset: int) -> None:
+        """The next record has this offset: what lies before it is a gap. Before the partition grows, so that no reader finds a hole."""
+        if offset > self.next_offset:
+            self.gaps.append((self.next_offset, offset))
+            self.next_offset = offset
 
     def from_offset(self, start: int) -> Sequence[SegmentRef]:
         """The segments that reach beyond `start`."""

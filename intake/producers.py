@@ -23,13 +23,14 @@ EPOCH_MAX = 32_767
 """As a 16-bit number with sign; a producer that has used it up gets a new id."""
 BATCHES_REMEMBERED = 5
 
-Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wrong_kind", "barrier", "deleted", "position"]
+Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wrong_kind", "barrier", "deleted", "position", "mirrored"]
 """Why a segment or a marker does not count.
 
 `fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is forgotten. `out_of_order`: its
 sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody knows the offsets any more, but which is in the log.
 `wrong_kind`: a transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been deleted.
-`deleted`: its topic was deleted. `position`: an item of a source does not stand where the entry begins (`intake.positions`).
+`deleted`: its topic was deleted. `position`: an item of a source does not stand where the entry begins (`intake.positions`). `mirrored`: it
+states no offset, and its topic has those of an upstream.
 """
 
 Run = tuple[int, int]

@@ -51,6 +51,12 @@ class SequencerSettings(AppendSettings, SpanSettings, Protocol):
     """What the sequencer needs of the `log` settings."""
 
 
+_OTHER_KIND = {
+    True: "topic {name} exists and is not mirrored: its offsets are its own; mirror into a topic of another name, or delete this one",
+    False: "topic {name} is mirrored: only its Kafka source writes to it; give it partitions: 0",
+}
+
+
 @dataclass(slots=True)
 class _Marker:
     """The end of a transaction that was of unknown outcome."""
@@ -140,14 +146,19 @@ class Sequencer:
                 self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
         check_cluster(self._fold, cluster_id)
 
-    def declare_topic(self, name: str, partitions: int, *, again: bool = False) -> TopicState:
+    def declare_topic(self, name: str, partitions: int, *, again: bool = False, mirrored: bool = False) -> TopicState:
         """The topic of that name, created if nobody has done so yet.
+
+        `mirrored`: with the offsets of an upstream; if it has fewer partitions than that, it grows. With 0 partitions it is one that its
+        source declares, and `RetryLater` is raised as long as none has.
 
         A name whose topic was deleted is declared only if that is asked for (`again`): whoever has not heard of the deletion, a daemon
         with the configuration of yesterday, must not undo it. Raises `InvalidInput` for a bad name or number of partitions,
         `ConfigInvalid` if the topic exists with another number or was deleted.
         """
         check_topic_name(name)
+        if partitions == 0:
+            return self._declared_elsewhere(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise InvalidInput(f"topic {name} cannot have {partitions} partitions; the number is between 1 and {PARTITIONS_MAX}")
         with self._lock:
@@ -155,21 +166,49 @@ class Sequencer:
             if self._is_declarable(name, again=again):
                 failpoints.reach("topic.append.before")
                 topic_id = bytes.fromhex(new_topic_id(self._ids))
-                declared = pb.TopicDeclared(topic_id=topic_id, name=name, partitions=partitions, created_us=self._clock.now_us())
+                declared = pb.TopicDeclared(
+                    topic_id=topic_id, name=name, partitions=partitions, created_us=self._clock.now_us(), mirrored=mirrored
+                )
                 self._append(pb.IntakeEntry(topic=declared), wanted=lambda: self._is_declarable(name, again=again))
                 failpoints.reach("topic.append.after")
+            if mirrored:
+                self._grow(name, partitions)
             topic = self._fold.topics_by_name.get(name)
             if topic is None:
                 raise ConfigInvalid(
                     f"topic {name} was deleted, and nothing but `archiver topics create {name}` makes a new one of that name; "
                     "take it out of the configuration, or create it"
                 )
-        if topic.partitions != partitions:
+        if topic.mirrored != mirrored:
+            raise ConfigInvalid(_OTHER_KIND[mirrored].format(name=name))
+        if topic.partitions != partitions and not mirrored:
             raise ConfigInvalid(
                 f"topic {name} exists with {topic.partitions} partitions, the configuration says {partitions}; "
                 "the number of a topic's partitions cannot be changed"
             )
         return topic
+
+    def _declared_elsewhere(self, name: str) -> TopicState:
+        """A mirrored topic, which only its source can declare: it knows how many partitions the upstream has."""
+        with self._lock:
+            self._read.read_on()
+        topic = self._fold.topics_by_name.get(name)
+        if topic is None:
+            raise RetryLater(f"topic {name} is not mirrored yet; its Kafka source declares it when it has found it")
+        if not topic.mirrored:
+            raise ConfigInvalid(_OTHER_KIND[True].format(name=name))
+        return topic
+
+    def _grow(self, name: str, partitions: int) -> None:
+        """Give a mirrored topic more partitions, if it has fewer; the lock is held."""
+
+        def is_smaller() -> bool:
+            topic = self._fold.topics_by_name.get(name)
+            return topic is not None and topic.mirrored and topic.partitions < partitions
+
+        if is_smaller():
+            topic_id = bytes.fromhex(self._fold.topics_by_name[name].topic_id)
+            self._append(pb.IntakeEntry(grown=pb.TopicGrown(topic_id=topic_id, partitions=partitions)), wanted=is_smaller)
 
     def _is_declarable(self, name: str, *, again: bool) -> bool:
         return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)

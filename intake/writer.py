@@ -427,6 +427,8 @@ class IntakeWriter:
             raise NotFound(f"topic {name} was deleted; `archiver topics create {name}` makes a new one of that name")
         if state is None:
             raise no_topic(name, self._sequencer.fold.topics_by_name)
+        if state.mirrored:
+            raise InvalidInput(f"topic {name} is mirrored: only its Kafka source writes to it")
         return state
 
     def _admitted(

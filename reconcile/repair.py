@@ -6,12 +6,13 @@ can be killed at any step; the next one goes on. Must never drop data to make vi
 *Settling* (unknown-commit, missing-in-catalog) is what the next round of archiving does anyway: look at the table, tell the ledger, commit
 what waits. So it is done by that very code, without a plan.
 
-*Taking over a rollback* (rolled-back, and evidence-doubted where expiry has hidden it; rule T4) is only done for an operator. In this order:
-a new epoch, so that no path can be used twice (P2); the table's evidence, with an empty snapshot that is a fence as well (D2,
+*Taking over a rollback* (rolled-back, and evidence-doubted where expiry has hidden it; rule T4) is only done for an operator. In this
+order: a new epoch, so that no path can be used twice (P2); the table's evidence, with an empty snapshot that is a fence as well (D2,
 `archiver.catalog.restate`); COMMIT_TO_TABLE without an event, which assigns the lower watermark and kills what waited, in the open (T4);
 settling. A crash between table and ledger leaves the topic halted as before, and the finding stands, so the next run goes on. Before
 anything is written, it must be sure that the records come back: every one that the ledger counted as archived and the table lacks must
-still stand in intake (P1; rule D3 keeps it as long as a retained snapshot is older). Then the next round archives them again, in order, and each is in the table once.
+still stand in intake (P1; rule D3 keeps it as long as a retained snapshot is older). Then the next round archives them again, in order, and
+each is in the table once.
 """
 
 from __future__ import annotations

@@ -149,3 +149,7 @@ def _print_sources(daemon: dict[str, Any] | None) -> None:
             ("files", "topic", "waiting", "in work", "finished", "failed"),
             [tuple(source[name] for name in ("glob", "topic", "waiting", "in_work", "finished", "failed")) for source in sources],
         )
+    mirrors = [] if daemon is None else daemon.get("mirrors", [])
+    if mirrors:
+        columns = ("name", "topics", "partitions", "behind", "stopped")
+        print_table("Kafka clusters that topics are mirrored from", columns, [tuple(one[name] for name in columns) for one in mirrors])

@@ -36,6 +36,6 @@ def check_scope(scope: Scope | None, topics: Sequence[TopicSettings]) -> None:
     settings = next((topic for topic in topics if topic.name == name), None)
     if settings is None:
         raise no_topic(name, (topic.name for topic in topics))
-    beyond = sorted(partition for partition in partitions or () if partition >= settings.partitions)
+    beyond = sorted(partition for partition in partitions or () if not settings.mirrored and partition >= settings.partitions)
     if beyond:
         raise no_partition(name, beyond[0], settings.partitions)

@@ -26,6 +26,7 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FILE_ID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_PROBE = re.compile(r"Archiver_Probe_[0-9a-f]{16}", re.ASCII)
 _LOG: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _INTAKE: Final = re.compile(r"intake/[^/]+/[^/]+/([0-9]{13})-([0-9A-Z]{26})\.parquet")
 _ARCHIVE: Final = re.compile(
@@ -82,6 +83,13 @@ def cluster_key() -> str:
 def probe_key() -> str:
     """The object by which a store is asked whether it refuses to replace an object."""
     return "probe/conditional-create"
+
+
+def catalog_probe_prefix(name: str) -> str:
+    """Where a table lies that is made to ask a catalog how it makes tables, and is dropped again; without a slash at the end."""
+    if not _PROBE.fullmatch(name):
+        raise InvalidInput(f"{name!r} is no name of a probe")
+    return f"probe/{name}"
 
 
 def intake_key(written_us: int, file_id: str) -> str:

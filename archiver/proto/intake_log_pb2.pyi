@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class IntakeEntry(_message.Message):
-    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten")
+    __slots__ = ("format", "id", "topic", "file", "tick", "cluster", "producer", "transaction", "barrier", "forgotten", "deleted", "source_forgotten", "grown")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class IntakeEntry(_message.Message):
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
     DELETED_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    GROWN_FIELD_NUMBER: _ClassVar[int]
     format: int
     id: bytes
     topic: TopicDeclared
@@ -32,7 +33,8 @@ class IntakeEntry(_message.Message):
     forgotten: ProducersForgotten
     deleted: TopicDeleted
     source_forgotten: SourceForgotten
-    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ...) -> None: ...
+    grown: TopicGrown
+    def __init__(self, format: _Optional[int] = ..., id: _Optional[bytes] = ..., topic: _Optional[_Union[TopicDeclared, _Mapping]] = ..., file: _Optional[_Union[IntakeFile, _Mapping]] = ..., tick: _Optional[_Union[Tick, _Mapping]] = ..., cluster: _Optional[_Union[ClusterBound, _Mapping]] = ..., producer: _Optional[_Union[ProducerOpened, _Mapping]] = ..., transaction: _Optional[_Union[TransactionEnded, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forgotten: _Optional[_Union[ProducersForgotten, _Mapping]] = ..., deleted: _Optional[_Union[TopicDeleted, _Mapping]] = ..., source_forgotten: _Optional[_Union[SourceForgotten, _Mapping]] = ..., grown: _Optional[_Union[TopicGrown, _Mapping]] = ...) -> None: ...
 
 class ClusterBound(_message.Message):
     __slots__ = ("cluster_id",)
@@ -41,16 +43,26 @@ class ClusterBound(_message.Message):
     def __init__(self, cluster_id: _Optional[bytes] = ...) -> None: ...
 
 class TopicDeclared(_message.Message):
-    __slots__ = ("topic_id", "name", "partitions", "created_us")
+    __slots__ = ("topic_id", "name", "partitions", "created_us", "mirrored")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CREATED_US_FIELD_NUMBER: _ClassVar[int]
+    MIRRORED_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     name: str
     partitions: int
     created_us: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., partitions: _Optional[int] = ..., created_us: _Optional[int] = ...) -> None: ...
+    mirrored: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., name: _Optional[str] = ..., partitions: _Optional[int] = ..., created_us: _Optional[int] = ..., mirrored: _Optional[bool] = ...) -> None: ...
+
+class TopicGrown(_message.Message):
+    __slots__ = ("topic_id", "partitions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partitions: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[int] = ...) -> None: ...
 
 class IntakeFile(_message.Message):
     __slots__ = ("key", "size", "footer_sha256", "topics", "positions")
@@ -95,7 +107,7 @@ class TopicSegments(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
 class Segment(_message.Message):
-    __slots__ = ("partition", "row_group", "first_row", "rows", "raw_bytes", "accept_max_us", "producer")
+    __slots__ = ("partition", "row_group", "first_row", "rows", "raw_bytes", "accept_max_us", "producer", "offset")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     ROW_GROUP_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +115,7 @@ class Segment(_message.Message):
     RAW_BYTES_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_MAX_US_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     partition: int
     row_group: int
     first_row: int
@@ -110,7 +123,8 @@ class Segment(_message.Message):
     raw_bytes: int
     accept_max_us: int
     producer: ProducerBatch
-    def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., producer: _Optional[_Union[ProducerBatch, _Mapping]] = ...) -> None: ...
+    offset: int
+    def __init__(self, partition: _Optional[int] = ..., row_group: _Optional[int] = ..., first_row: _Optional[int] = ..., rows: _Optional[int] = ..., raw_bytes: _Optional[int] = ..., accept_max_us: _Optional[int] = ..., producer: _Optional[_Union[ProducerBatch, _Mapping]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class ProducerBatch(_message.Message):
     __slots__ = ("producer_id", "epoch", "sequence", "transactional")

@@ -16,6 +16,7 @@ from archiver.status.reasons import CAUSES, Cause
 from archiver.status.standing import PartitionStanding, Standing, TopicStanding
 from archiver.wording import counted, moment
 from intake.sources.files import FilesState
+from intake.sources.mirror import MirrorState
 from reconcile.findings import IDS, anchor
 
 Severity = Literal["act", "watch", "note"]
@@ -41,6 +42,7 @@ ANCHORS: Mapping[str, str] = {
     "differences": "the-configuration-differs-from-the-log",
     "dependency": "a-dependency-does-not-answer",
     "source": "a-file-source-cannot-go-on",
+    "mirror": "a-mirrored-topic-cannot-go-on",
     "reload": "a-reload-was-refused",
     "job": "a-scheduled-job-fails",
     "audit": "the-audit-says-invalid",
@@ -102,17 +104,22 @@ class Advice:
 
 
 def advice(
-    standing: Standing | None, journal: Journal, now_us: int, look_interval_s: float, sources: Sequence[FilesState] = ()
+    standing: Standing | None,
+    journal: Journal,
+    now_us: int,
+    look_interval_s: float,
+    sources: Sequence[FilesState] = (),
+    mirrors: Sequence[MirrorState] = (),
 ) -> list[Advice]:
     """Everything worth saying, the worst first; empty if all is well.
 
-    `sources` are the daemon's file sources. `standing` is None while the application is not open. A standing older than ten times
-    `look_interval_s` (and a minute) is stale.
+    `sources` are the daemon's file sources, `mirrors` its Kafka sources. `standing` is None while the application is not open. A standing
+    older than ten times `look_interval_s` (and a minute) is stale.
     """
     found = list(_of_state(journal))
     found += _of_dependencies(journal.checks(), now_us)
     stuck = set() if standing is None else {topic.topic for topic in standing.topics if topic.stuck is not None}
-    found += beside_topics(journal, sources, stuck)
+    found += beside_topics(journal, sources, stuck, mirrors)
     if standing is not None:
         found += _of_age(standing, now_us, look_interval_s)
         deferred = _deferred(journal.newest("tick"))
@@ -177,13 +184,17 @@ def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
             )
 
 
-def beside_topics(journal: Journal, sources: Sequence[FilesState], stuck: Collection[str] = ()) -> list[Advice]:
-    """What only the daemon knows: files that it cannot take in, a configuration file that it does not follow, what its reconciler found.
+def beside_topics(
+    journal: Journal, sources: Sequence[FilesState], stuck: Collection[str] = (), mirrors: Sequence[MirrorState] = ()
+) -> list[Advice]:
+    """What only the daemon knows: files and topics that it cannot take in, a configuration file that it does not follow, what its
+    reconciler found.
 
     Of topics that are `stuck` it is told by itself that somebody must act.
     """
     away = any(not check.ok for check in journal.checks())
     found = [one for source in sources for one in _of_source(source, away)]
+    found += [one for mirror in mirrors for one in _of_mirror(mirror, away)]
     refusal = journal.refusal
     if refusal is not None:
         what = f"The reload of {moment(refusal.at_us)} was refused" + ("" if refusal.whole else " in part") + f": {refusal.why}"
@@ -228,6 +239,23 @@ def _of_source(source: FilesState, away: bool) -> Iterable[Advice]:
         yield Advice(
             "watch", "source", f"file source {_cut(source.glob)} has no folder", f"{name} finds no folder to look in.", todo, source.topic
         )
+
+
+def _of_mirror(mirror: MirrorState, away: bool) -> Iterable[Advice]:
+    """`away`: a dependency of ours does not answer, which is told by itself."""
+    name = f"Kafka source {mirror.name}"
+    if mirror.trouble is not None:
+        severity: Severity = "watch" if away else "act"
+        short, todo = f"Kafka source {mirror.name} takes nothing in", "Do what the message says; it goes on by itself then."
+        yield Advice(severity, "mirror", short, f"{name} takes nothing in: {mirror.trouble}", todo)
+    for one in mirror.findings[:FINDINGS_SHOWN]:
+        short, what = f"{_named(one.topic)} is not mirrored on ({one.kind})", f"{name} does not read {one.where} on: it {one.why}"
+        if one.kind in ("unreadable", "refused", "unstorable"):
+            what = f"{name} does not read {one.where} on: {one.why}"
+        yield Advice("act", "mirror", short, what, "The other topics and partitions go on.", one.topic)
+    if mirror.stopped > FINDINGS_SHOWN:
+        more = f"{counted(mirror.stopped - FINDINGS_SHOWN, 'more place')}"
+        yield Advice("act", "mirror", f"{more} not mirrored on", f"{name} does not read {more} on.", "Its state names them.")
 
 
 def _of_age(standing: Standing, now_us: int, look_interval_s: float) -> Iterable[Advice]:

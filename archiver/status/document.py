@@ -26,6 +26,7 @@ from intake.backlog import Backlog
 from intake.record_json import format_time
 from intake.sequencer import Sequencer
 from intake.sources.files import FilesState
+from intake.sources.mirror import MirrorState
 from reconcile.pin import Pin, metrics_of
 
 ENDS = "after its time a running writer or the next `archiver archive` aborts it, and opening its transactional id again does so at once"
@@ -108,7 +109,9 @@ def status_document(
     }
 
 
-def daemon_document(address: str, journal: Journal, sources: Sequence[FilesState] = ()) -> dict[str, Any]:
+def daemon_document(
+    address: str, journal: Journal, sources: Sequence[FilesState] = (), mirrors: Sequence[MirrorState] = ()
+) -> dict[str, Any]:
     """What a daemon says of itself, for `status_document`; `/readyz` says the same of its state and its checks."""
     checks = [{"name": check.name, "ok": check.ok, "why": check.why, "since": format_time(check.since_us)} for check in journal.checks()]
     return {
@@ -117,7 +120,8 @@ def daemon_document(address: str, journal: Journal, sources: Sequence[FilesState
         "ready": journal.ready,
         "checks": checks,
         "sources": [_source(source) for source in sources],
-        "attention": [f"{item.what}. {item.todo}" for item in beside_topics(journal, sources)],
+        "mirrors": [_mirror(mirror) for mirror in mirrors],
+        "attention": [f"{item.what}. {item.todo}" for item in beside_topics(journal, sources, mirrors=mirrors)],
     }
 
 
@@ -133,6 +137,19 @@ def _source(source: FilesState) -> dict[str, Any]:
         "failed": source.failed,
         "problems": [{"path": problem.path, "why": problem.why} for problem in source.problems],
         "trouble": source.trouble,
+    }
+
+
+def _mirror(mirror: MirrorState) -> dict[str, Any]:
+    return {
+        "name": mirror.name,
+        "looked": None if mirror.looked_us is None else format_time(mirror.looked_us),
+        "topics": mirror.topics,
+        "partitions": mirror.partitions,
+        "behind": mirror.behind,
+        "stopped": mirror.stopped,
+        "findings": [{"kind": one.kind, "topic": one.topic, "partition": one.partition, "why": one.why} for one in mirror.findings],
+        "trouble": mirror.trouble,
     }
 
 

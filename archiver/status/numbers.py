@@ -87,9 +87,37 @@ class SourceState(Protocol):
         """Why nothing at all is taken in; None if nothing is wrong."""
 
 
+class MirrorNumbers(Protocol):
+    """What is needed of a Kafka source's state (`intake.sources.mirror.MirrorState`)."""
+
+    @property
+    def name(self) -> str:
+        """Of the source."""
+
+    @property
+    def behind(self) -> int | None:
+        """Offsets that are not taken in; None if that is not known."""
+
+    @property
+    def stopped(self) -> int:
+        """Topics and partitions that somebody must look after."""
+
+    @property
+    def records(self) -> int:
+        """Taken in since the source was opened."""
+
+    @property
+    def bytes(self) -> int:
+        """Raw bytes of those records."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing at all is taken in; None if nothing is wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceNumbers:
-    """What a file source has done since it was opened, and what it has before it."""
+    """What a source has done since it was opened, and what it has before it."""
 
     up: bool
     waiting: int
@@ -97,6 +125,17 @@ class SourceNumbers:
     files: int
     records: int
     bytes: int
+    mirror: bool = False
+    """A Kafka source: `failed` are topics and partitions, and there are no files."""
+    behind: int | None = None
+
+
+def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
+    """The numbers of Kafka sources by their name."""
+    return {
+        one.name: SourceNumbers(one.trouble is None, 0, one.stopped, 0, one.records, one.bytes, mirror=True, behind=one.behind)
+        for one in states
+    }
 
 
 def sources_of(states: Iterable[SourceState]) -> dict[str, SourceNumbers]:
@@ -360,9 +399,13 @@ def _of_sources(sources: Mapping[str, SourceNumbers]) -> list[Family]:
     if not sources:
         return []
     waiting: dict[Labels, float] = {
-        (name, state): float(getattr(source, state)) for name, source in sources.items() for state in FILE_STATES
+        (name, state): float(getattr(source, state)) for name, source in sources.items() for state in FILE_STATES if not source.mirror
     }
-    return [
+    mirrors = {name: source for name, source in sources.items() if source.mirror}
+    families = [
         Family("archiver_source_up", {(name,): float(source.up) for name, source in sources.items()}),
         Family("archiver_source_files", waiting),
+        Family("archiver_mirror_stopped", {(name,): float(source.failed) for name, source in mirrors.items()}),
+        Family("archiver_mirror_behind_offsets", {(name,): float(one.behind) for name, one in mirrors.items() if one.behind is not None}),
     ]
+    return [family for family in families if family.samples]

@@ -163,6 +163,14 @@ def difference(topic: TopicSettings, intake: Backlog) -> str | None:
     state = intake.topics_by_name.get(topic.name)
     if state is None and intake.fold.deleted_named(topic.name) is not None:
         return f"topic {topic.name} is configured and was deleted; take it out of the configuration, or `archiver topics create` a new one"
+    if state is None and topic.mirrored:
+        return f"topic {topic.name} is configured but not mirrored yet; its Kafka source declares it when it has found it"
+    if state is not None and state.mirrored != topic.mirrored:
+        return (
+            f"topic {topic.name} is {'' if state.mirrored else 'not '}mirrored, the configuration says otherwise; correct the configuration"
+        )
+    if topic.mirrored:
+        return None
     if state is None:
         return f"topic {topic.name} is configured but not created yet; the first record or archive run creates it"
     if state.partitions != topic.partitions:

@@ -27,6 +27,7 @@ from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
 from archiver.stream.seal import check_seal
 from intake.digest import RecordsDigest
+from intake.format import UNKNOWN_BATCH
 from intake.reader import IntakeReader
 from intake.segments import SegmentRef
 
@@ -348,10 +349,17 @@ def placed(places: npt.NDArray[np.int64], records: pa.RecordBatch, ingest_us: np
     columns: dict[str, Any] = {
         "offset": offsets,
         "ingest_timestamp": pa.array(ingest_us),
-        "batch_start": pc.subtract(offsets, records.column("batch").cast(pa.int64())),
+        "batch_start": _batch_starts(offsets, records.column("batch").cast(pa.int64())),
         **{name: records.column(name) for name in ("event_timestamp", "key", "value", "headers")},
     }
     return _stream_batch(columns)
+
+
+def _batch_starts(offsets: Any, batch: Any) -> Any:
+    """The first offset of each record's batch; null where an upstream hides it."""
+    starts = pc.subtract(offsets, batch)
+    hidden = pc.equal(batch, pa.scalar(UNKNOWN_BATCH, pa.int64()))
+    return pc.if_else(hidden, None, starts) if pc.any(hidden).as_py() else starts
 
 
 def _stream_batch(columns: dict[str, Any]) -> pa.RecordBatch:

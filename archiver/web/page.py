@@ -28,6 +28,7 @@ from archiver.status.standing import Standing
 from archiver.web.page_topics import chosen_topics
 from archiver.wording import counted, moment
 from intake.sources.files import FilesState
+from intake.sources.mirror import MirrorState
 from reconcile.pin import Pin
 
 REFRESHES_S = (5, 30, 300)
@@ -69,13 +70,15 @@ class PageValues:
     pin_known: bool
     sources: Sequence[FilesState] = ()
     """The folders that this daemon takes files from."""
+    mirrors: Sequence[MirrorState] = ()
+    """The Kafka clusters that it mirrors topics from."""
     query: Mapping[str, str]
     """`refresh`: seconds; `topic`: show all of one topic. Others, and those that mean nothing, are passed over."""
 
 
 def page(values: PageValues) -> str:
     """The page."""
-    found = advice(values.standing, values.journal, values.now_us, values.look_interval_s, values.sources)
+    found = advice(values.standing, values.journal, values.now_us, values.look_interval_s, values.sources, values.mirrors)
     refresh = _refresh(values.query)
     only = values.query.get("topic")
     shown = None if values.standing is None else chosen_topics(values.standing, values.history, only)

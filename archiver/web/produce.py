@@ -107,6 +107,8 @@ class Producing:
             writer.check_topic(topic)
         except NotFound as error:
             raise refusal(404, f"{error}; nothing was sent") from error
+        except InvalidInput as error:
+            raise refusal(400, f"{error}; nothing was sent") from error
         except ArchiverError as error:
             raise self._unavailable(error) from error
         inputs: list[Input] = []

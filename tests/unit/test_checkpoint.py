@@ -151,8 +151,8 @@ def test_a_wrong_bit_is_noticed() -> None:
 
 
 def test_a_newer_format_halts() -> None:
-    payload = pb.IntakeState(format=3, next_index=1).SerializeToString()
-    with pytest.raises(Halt, match=r"format 3, this version knows 2; upgrade"):
+    payload = pb.IntakeState(format=4, next_index=1).SerializeToString()
+    with pytest.raises(Halt, match=r"format 4, this version knows 3; upgrade"):
         decode(MAGIC + hashlib.sha256(payload).digest() + payload, "there")
 
 

@@ -114,8 +114,8 @@ CASES: dict[str, tuple[str | bytes, str]] = {
         ", line 6: topics[1].name: the topic a is defined twice (topics[0]); rename or remove one",
     ),
     "no partition": (
-        LEAST + "topics: [{name: a, partitions: 0}]",
-        "topics[0].partitions: 0 does not fit: input should be greater than or equal to 1",
+        LEAST + "topics: [{name: a, partitions: -1}]",
+        "topics[0].partitions: -1 does not fit: input should be greater than or equal to 0",
     ),
     "too many partitions": (LEAST + "topics: [{name: a, partitions: 100001}]", "less than or equal to 100000"),
     "partitions as text": (
@@ -211,7 +211,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     ),
     "kafka source": (
         LEAST + "sources: [{kafka: {}}]",
-        ", line 4: sources[0].kafka: a Kafka source: this version does not have it yet",
+        "line 4: sources[0].kafka.brokers: is missing",
     ),
     "no source": (
         LEAST + "sources: [{}]",
@@ -387,7 +387,7 @@ def test_what_does_not_fit_together_is_told_beside_what_is_wrong_by_itself(tmp_p
         + "topics:\n"
         + "  - {name: orders, partitions: 1}\n"
         + "  - {name: orders, partitions: 1}\n"
-        + "  - {name: other, partitions: 0}\n"
+        + "  - {name: other, partitions: -1}\n"
         + "  - {name: clicks, partitions: 1, archive: {kind: iceberg, catalog: nix, table: shop.clicks}}\n"
         + "sources:\n"
         + "  - {files: {glob: a, topic: nowhere, format: jsonl}}\n"

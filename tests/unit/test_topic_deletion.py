@@ -249,7 +249,7 @@ def test_deleting_twice_is_one_entry_and_an_unknown_outcome_is_settled(bench: Be
 
 
 def test_an_older_version_stops(bench: Bench) -> None:
-    """What is told apart by the format alone: the entry says 3, and a reader that knows less halts (as this one does at 4)."""
-    entry = log_pb.IntakeEntry(format=4, id=b"i" * 16, deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1))
+    """What is told apart by the format alone: the entry says 3, and a reader that knows less halts (as this one does at 5)."""
+    entry = log_pb.IntakeEntry(format=5, id=b"i" * 16, deleted=log_pb.TopicDeleted(topic_id=bytes.fromhex(A), time_us=1))
     with pytest.raises(Halt, match="upgrade"):
         IntakeFold().apply(0, entry.SerializeToString())

@@ -1,0 +1,168 @@
+"""The group of settings of a Kafka source: which cluster, which topics, from where on, and what its client is told besides.
+
+Plain values only. The text under a key is its entry in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, model_validator
+
+from archiver.settings_types import SECRET_SCHEMA, Duration, Group, Located, Size, is_reference, reveal
+
+OWNED = frozenset(
+    {
+        *("bootstrap.servers", "metadata.broker.list", "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"),
+        *(
+            "isolation.level",
+            "enable.partition.eof",
+            "check.crcs",
+            "queued.min.messages",
+            "queued.max.messages.kbytes",
+            "socket.timeout.ms",
+        ),
+        *("allow.auto.create.topics", "group.protocol", "group.instance.id"),
+    }
+)
+"""Properties of the client that decide about exactness or bounds: they are the source's, and nobody else sets them."""
+_SECRET = re.compile(r"password|secret|token|\.pem$|sasl\.oauthbearer\.config", re.IGNORECASE)
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
+_LOST = re.compile(r"[A-Za-z0-9._-]{1,249}:\d{1,6}", re.ASCII)
+_OFFSET_MAX = 2**62
+
+
+def _check_brokers(value: object) -> object:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("must name brokers as HOST:PORT,HOST:PORT")
+    if "@" in value or "://" in value:  # not repeated: it may hold a password
+        raise ValueError("must be HOST:PORT,HOST:PORT alone; credentials and the protocol belong into properties")
+    return value
+
+
+def _check_pattern(value: object) -> object:
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a pattern of topic names such as orders or shop[.].*")
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value[:80]!r} is no regular expression: {error}") from None
+    return value
+
+
+def _check_beginning(value: object) -> object:
+    if isinstance(value, datetime):  # YAML makes one of a time that is not in quotes
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+    if value in ("earliest", "latest") or (isinstance(value, str) and _TIME.fullmatch(value)):
+        return value
+    raise ValueError(f"{str(value)[:80]!r} is neither earliest nor latest nor a time such as 2026-01-02T03:04:05Z")
+
+
+def _check_lost(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping from TOPIC:PARTITION to an offset")  # noqa: TRY004 - pydantic wants ValueError
+    for key, offset in value.items():
+        if not isinstance(key, str) or not _LOST.fullmatch(key):
+            raise ValueError(f"{str(key)[:80]!r} is not TOPIC:PARTITION")
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _OFFSET_MAX:
+            raise ValueError(f"{key}: {str(offset)[:40]} is not an offset")
+    return value
+
+
+def _property(key: str, value: object, info: ValidationInfo) -> str | SecretStr:
+    """A property of the client; raises `ValueError` without repeating a secret."""
+    if key in OWNED:
+        raise ValueError("is the source's own, because exactness or memory depends on it; take it out")
+    if is_reference(value) or isinstance(value, SecretStr):
+        revealed = reveal(value, info)
+        assert isinstance(revealed, SecretStr)
+        return revealed
+    if value is None or isinstance(value, dict | list | tuple):
+        raise ValueError("must be a text, a number or true/false, or refer to a secret by {env: NAME} or {file: PATH}")
+    if _SECRET.search(key) and not key.endswith(".location"):
+        raise ValueError("is a secret: write {env: NAME} or {file: PATH}, never the secret itself")
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_properties(value: object, info: ValidationInfo) -> object:
+    if not isinstance(value, Mapping):
+        raise ValueError("must be a mapping of the client's properties")  # noqa: TRY004 - pydantic wants ValueError
+    found: dict[str, str | SecretStr] = {}
+    for key, given in value.items():
+        try:
+            found[str(key)] = _property(str(key), given, info)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return found
+
+
+_PROPERTIES_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]},
+}
+
+
+class KafkaSourceSettings(Group):
+    """Topics of a Kafka cluster that are mirrored: each record once, with the partition, offset, headers and time it has there."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "kafka"
+    """By this name the source is told apart from other Kafka sources, in the status, in metrics, and in the log, which remembers by it that
+    `from` was followed once. 1 to 64 of A-Z a-z 0-9 . _ -."""
+    brokers: Annotated[str, BeforeValidator(_check_brokers)]
+    """Where the client begins: HOST:PORT, several separated by commas."""
+    topics: Annotated[str, BeforeValidator(_check_pattern)]
+    """A regular expression that a whole topic name must match, for example `orders` or `shop[.].*`. Kafka's internal topics and names that
+    begin with two underscores are never mirrored. A topic has the same name here; in `topics` its entry has `partitions: 0`."""
+    beginning: Annotated[
+        str,
+        BeforeValidator(_check_beginning),
+        WithJsonSchema({"type": "string", "examples": ["earliest", "latest", "2026-01-02T03:04:05Z"]}),
+    ] = Field(default="earliest", alias="from")
+    """Where the topics begin that are there when the source first looks: `earliest`, `latest`, or a time (RFC 3339), which means the first
+    record that is not older. Topics and partitions that come later begin at their first record."""
+    isolation: Literal["read_committed"] = "read_committed"
+    """Records of open transactions wait until these have ended; those of aborted ones are gaps. Nothing else can be chosen."""
+    properties: Annotated[dict[str, str | SecretStr], BeforeValidator(_check_properties), WithJsonSchema(_PROPERTIES_SCHEMA)] = Field(
+        default_factory=dict
+    )
+    """What librdkafka is told besides, for example `security.protocol`, `sasl.mechanisms`, `sasl.username`, `ssl.ca.location`. Passwords
+    and keys are `{env: NAME}` or `{file: PATH}`. What exactness or memory depends on cannot be set."""
+    discover_interval: Annotated[Duration, Field(ge=0.05, le=3600)] = 30.0
+    """Time between two looks at which topics and partitions there are, and between two tries after an error."""
+    request_timeout: Annotated[Duration, Field(ge=1, le=300)] = 30.0
+    """How long a question to the cluster may take."""
+    queue_bytes_max: Annotated[Size, Field(ge=2**20, le=2**31)] = 32 * 2**20
+    """What the client may have fetched ahead, in bytes; a piece of `intake.delay_max_bytes` comes on top."""
+    partitions_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Partitions that are mirrored at most; with more, nothing of the topics that are beyond is begun."""
+    lost: Annotated[
+        dict[str, int], BeforeValidator(_check_lost), WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer"}})
+    ] = Field(default_factory=dict)
+    """Records that the cluster has lost and that you give up: from TOPIC:PARTITION to the offset at which the mirror goes on. It holds
+    only while the partition stands below that offset and the cluster does not have what is between any more; else it does nothing."""
+
+    @model_validator(mode="after")
+    def _is_private(self) -> Self:
+        protocol = str(self.properties.get("security.protocol", "plaintext")).lower()
+        given = [key for key in self.properties if key.startswith("sasl.")]
+        if given and "sasl" not in protocol:
+            raise Located([(("properties",), f"{given[0]} is given, but security.protocol is {protocol}; set it to SASL_SSL")])
+        return self
+
+    @property
+    def since_ms(self) -> int | None:
+        """The time in `from`, in milliseconds since 1970; None if it is none."""
+        if self.beginning in ("earliest", "latest"):
+            return None
+        return int(datetime.fromisoformat(self.beginning).timestamp() * 1000)
+
+    def client(self) -> dict[str, str]:
+        """The properties, secrets revealed: never print it."""
+        return {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self.properties.items()}
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic of that name is mirrored."""
+        return not topic.startswith("__") and re.fullmatch(self.topics, topic) is not None

@@ -1,0 +1,51 @@
+"""Mirrored topics in the intake fold: what an entry with an upstream's offsets must hold to count.
+
+Pure. A segment of a mirrored topic states the offset of its first record; the records of a segment follow each other without a gap, so what
+the upstream has no record for (aborted transactions, transaction markers, what compaction took) lies between segments. Promises that a
+partition only ever goes on: whoever repeats an entry, or slept before it, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from archiver.ids import TopicId, TopicPartition
+from archiver.proto import intake_log_pb2 as pb
+from intake.fold_state import TopicState
+from intake.partition_state import PartitionState
+
+_SOURCE_PREFIX = "kafka:"
+
+
+def mirror_source(topic_id: TopicId) -> str:
+    """What the log calls the upstream of a mirrored topic: its items are partitions, by their numbers."""
+    return f"{_SOURCE_PREFIX}{topic_id}"
+
+
+def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]) -> str | None:
+    """What makes the offsets that an entry states impossible, whatever was taken in before; None if nothing does."""
+    for group in file.topics:
+        stated = [segment for segment in group.segments if segment.HasField("offset")]
+        topic = topics.get(TopicId(group.topic_id.hex()))
+        if not stated or topic is None:  # None: it was deleted
+            continue
+        if not topic.mirrored:
+            return f"states offsets for topic {topic.name}, which is not mirrored"
+        if not file.positions:
+            return f"states offsets for topic {topic.name} without the positions they belong to"
+        reached: dict[int, int] = {}
+        for segment in stated:
+            if segment.offset < reached.get(segment.partition, 0):
+                return f"states offset {segment.offset} of topic {topic.name} partition {segment.partition} behind a later one"
+            reached[segment.partition] = segment.offset + segment.rows
+    return None
+
+
+def follow_offsets(file: pb.IntakeFile, partitions: Mapping[TopicPartition, PartitionState]) -> bool:
+    """Whether every stated offset lies at or beyond the end of its partition. Where two would mirror into one topic, one of them wins."""
+    for group in file.topics:
+        topic_id = TopicId(group.topic_id.hex())
+        for segment in group.segments:
+            if segment.HasField("offset") and segment.offset < partitions[topic_id, segment.partition].next_offset:
+                return False
+    return True

@@ -1,0 +1,238 @@
+"""A Kafka cluster through confluent-kafka: the only file that knows that library.
+
+Promises: no position but those it is given (no group, nothing committed, no reset), committed records only, memory bounded by
+`queue_bytes_max`, and an answer or `RetryLater` within `request_timeout`. What the client logs goes to our log; secrets never do.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
+
+from archiver.errors import RetryLater
+from archiver.redaction import redacted
+from intake.sources.upstream import Bounds, Place, Polled, Stopped, Trouble, UpstreamTopic
+
+PER_QUESTION = 500
+"""Partitions that one question is about, so that an answer is bounded."""
+_NO_ID = bytes(16)
+_TROUBLES: dict[int, Trouble] = {
+    KafkaError._AUTO_OFFSET_RESET: "out_of_range",  # noqa: SLF001 - the library's public names of local errors begin so
+    KafkaError.OFFSET_OUT_OF_RANGE: "out_of_range",
+    KafkaError._LOG_TRUNCATION: "truncated",  # noqa: SLF001 - named in the text of the first only
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "away",
+    KafkaError._UNKNOWN_TOPIC: "away",  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION: "away",  # noqa: SLF001
+    KafkaError.UNKNOWN_TOPIC_ID: "away",
+    KafkaError.INCONSISTENT_TOPIC_ID: "away",
+}
+_TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_SPECS: Any = _OffsetSpec  # its methods are without types
+_log = logging.getLogger(__name__)
+
+
+class ClientSettings(Protocol):
+    """What the client needs of a source's settings; durations in seconds, sizes in bytes."""
+
+    @property
+    def name(self) -> str:
+        """Of the source."""
+
+    @property
+    def brokers(self) -> str:
+        """HOST:PORT, separated by commas."""
+
+    @property
+    def request_timeout(self) -> float:
+        """How long an answer may take."""
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """What may be fetched ahead."""
+
+    def client(self) -> dict[str, str]:
+        """Further properties, secrets among them."""
+
+
+class KafkaClient:
+    """One consumer and one administrative client on the same cluster."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._timeout_s = settings.request_timeout
+        common: dict[str, Any] = {
+            "client.id": f"stream-archiver-{settings.name}",
+            "socket.keepalive.enable": "true",
+            **settings.client(),
+            "bootstrap.servers": settings.brokers,
+            "logger": _log,
+            "error_cb": _heard,
+        }
+        consumer = {
+            "group.id": f"stream-archiver-{settings.name}",  # the library wants one; nothing joins it, nothing is committed to it
+            "enable.auto.commit": "false",
+            "enable.auto.offset.store": "false",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": "true",
+            "check.crcs": "true",
+            "allow.auto.create.topics": "false",
+            "queued.max.messages.kbytes": str(max(1024, settings.queue_bytes_max // 1024)),
+            "queued.min.messages": "100000",
+        }
+        try:
+            self._consumer = Consumer(common | consumer)
+            self._admin = AdminClient(common)
+        except (KafkaException, ValueError) as error:
+            raise RetryLater(f"the Kafka client cannot be made of these properties: {redacted(str(error))}") from None
+
+    def topics(self) -> list[str]:
+        try:
+            # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not have heard before it reads.
+            return list(self._admin.list_topics(timeout=self._timeout_s).topics)
+        except KafkaException as error:
+            raise _later("the cluster does not say which topics it has", error) from error
+
+    def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic]:
+        found: dict[str, UpstreamTopic] = {}
+        for some in _portions(sorted(names)):
+            asked = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=self._timeout_s)
+            for name, future in asked.items():
+                answer = self._answer(future, f"the cluster does not describe topic {name}")
+                if answer is not None and not answer.is_internal:
+                    topic_id = _bytes_of(answer.topic_id)
+                    found[name] = UpstreamTopic(name, b"" if topic_id == _NO_ID else topic_id, len(answer.partitions))
+        return found
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
+        low, high = self._offsets(places, _SPECS.earliest()), self._offsets(places, _SPECS.latest())
+        return {place: Bounds(low[place], high[place]) for place in places if place in low and place in high}
+
+    def offsets_since(self, places: Collection[Place], since_ms: int) -> dict[Place, int]:
+        return self._offsets(places, _SPECS.for_timestamp(since_ms))
+
+    def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, int]:
+        found: dict[Place, int] = {}
+        for some in _portions(sorted(places)):
+            asked = self._admin.list_offsets(
+                {TopicPartition(*place): spec for place in some},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._timeout_s,
+            )
+            for partition, future in asked.items():
+                answer = self._answer(future, f"the cluster does not tell offsets of {partition.topic}:{partition.partition}")
+                if answer is not None:
+                    found[partition.topic, partition.partition] = answer.offset
+        return found
+
+    def _answer(self, future: concurrent.futures.Future[Any], what: str) -> Any:
+        """The answer to one question; None if it is about something that is not there."""
+        try:
+            return future.result(self._timeout_s + 5)
+        except concurrent.futures.TimeoutError as error:
+            raise RetryLater(f"{what} within {self._timeout_s:g} s") from error
+        except KafkaException as error:
+            if _TROUBLES.get(error.args[0].code()) == "away":
+                return None
+            raise _later(what, error) from error
+
+    def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
+        wanted = [
+            TopicPartition(*place, offset) if epoch is None else TopicPartition(*place, offset, leader_epoch=epoch)
+            for place, (offset, epoch) in positions.items()
+        ]
+        try:
+            self._consumer.incremental_assign(wanted)
+        except KafkaException as error:
+            raise _later("partitions cannot be read", error) from error
+
+    def stop_reading(self, places: Sequence[Place]) -> None:
+        try:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+        except KafkaException as error:
+            raise _later("partitions cannot be let go of", error) from error
+
+    def poll(self, records_max: int, timeout_s: float) -> Polled:
+        try:
+            messages = self._consumer.consume(records_max, timeout_s)
+        except KafkaException as error:
+            raise _later("nothing can be read", error) from error
+        polled = Polled()
+        if any([message.error() is not None for message in messages]):  # noqa: C419 - a list is faster, and this is done for every record
+            for message in messages:
+                if message.error() is not None:
+                    _hear(message, polled)
+            messages = [message for message in messages if message.error() is None]
+        if messages:
+            _fill(polled, messages)
+        return polled
+
+    def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
+        found: dict[Place, int] = {}
+        for place in places:
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+            except KafkaException:
+                continue
+            if high >= 0:
+                found[place] = high
+        return found
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _fill(polled: Polled, messages: list[Any]) -> None:
+    """One pass per field: what is done for every record is all here."""
+    polled.topics = [message.topic() for message in messages]
+    polled.partitions = [message.partition() for message in messages]
+    polled.offsets = [message.offset() for message in messages]
+    polled.timestamps_ms = [message.timestamp()[1] for message in messages]
+    polled.keys = [message.key() for message in messages]
+    polled.values = [message.value() for message in messages]
+    polled.headers = [message.headers() for message in messages]
+    # The last one of a partition wins. A leader does not change within a fetch, so any record of the end of it will do.
+    last = dict(zip(zip(polled.topics, polled.partitions, strict=True), messages, strict=True))
+    polled.epochs = {place: epoch for place, message in last.items() if (epoch := message.leader_epoch()) is not None and epoch >= 0}
+
+
+def _hear(message: Any, polled: Polled) -> None:
+    """Something that is no record."""
+    error, place = message.error(), (message.topic(), message.partition())
+    if error.code() == _END:
+        polled.ends[place] = message.offset()
+    elif place[0] is None or place[1] is None or place[1] < 0:
+        _log.warning("kafka: %s", redacted(error.str()))
+    else:
+        polled.stopped.append(Stopped(place, _trouble_of(error), redacted(error.str())))
+
+
+def _trouble_of(error: KafkaError) -> Trouble:
+    """Without a reset the library gives one code for every position that it cannot go on from, and the reason in the text."""
+    if _TRUNCATION in error.str():
+        return "truncated"
+    return _TROUBLES.get(error.code(), "other")
+
+
+def _heard(error: KafkaError) -> None:
+    _log.warning("kafka: %s", redacted(error.str()))
+
+
+def _later(what: str, error: KafkaException) -> RetryLater:
+    reason = error.args[0]
+    return RetryLater(f"{what}: {redacted(reason.str() if isinstance(reason, KafkaError) else str(error))}")
+
+
+def _bytes_of(topic_id: Any) -> bytes:
+    most, least = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return b"".join((bits % 2**64).to_bytes(8, "big") for bits in (most, least))
+
+
+def _portions(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (items[start : start + PER_QUESTION] for start in range(0, len(items), PER_QUESTION))

@@ -1,0 +1,442 @@
+"""One Kafka source: finds the topics that are mirrored, reads them, and takes in what was read, each record once.
+
+Owns the order of steps. The position of every partition is what the log says (`intake.positions`), not what the cluster or this process
+remembers: a piece is published with the positions behind it in the same entry, and after anything but a plain success all partitions are
+read on from where the log says they stand. Before a piece is published the cluster is asked once more which topics these are, so that no
+record of a topic that was made anew is taken for one of its predecessor. What stops a topic or a partition is a finding, and stops no
+other.
+
+Has no thread (`intake.sources.mirror_pump` has); nothing in it waits without a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from archiver.clock import Clock
+from archiver.errors import ConfigInvalid, InvalidInput, NotFound, RecordRefused, RetryLater
+from archiver.wording import counted
+from intake.accept_clock import AcceptClock
+from intake.fold import TopicState
+from intake.mirrored import mirror_source
+from intake.positions import Begun, Move
+from intake.publisher import FlushPublisher
+from intake.sequencer import Sequencer
+from intake.sources.mirror_beginnings import FOLLOWED, begin, has_begun
+from intake.sources.mirror_findings import GoOn, MirrorFinding, identity_of, judge_partition, judge_topic
+from intake.sources.mirror_piece import Cursor, MirrorPiece
+from intake.sources.upstream import Place, Polled, Upstream, UpstreamTopic
+
+POLL_RECORDS_MAX = 10_000
+POLL_WAIT_S = 0.1
+"""How long one poll waits for records: it bounds how long stopping takes."""
+LOOK_AGAIN_S = 1.0
+"""After so long the cluster is looked at again when a partition stopped for a reason that a look finds."""
+CATCHING_UP = 5
+"""While polls come back full the source is behind, and a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
+STATE_EVERY_S = 1.0
+FINDINGS_SHOWN_MAX = 100
+
+_log = logging.getLogger(__name__)
+
+
+class MirrorSettings(Protocol):
+    """What a mirror needs of its source's settings; durations in seconds."""
+
+    @property
+    def name(self) -> str:
+        """Of the source."""
+
+    @property
+    def beginning(self) -> str:
+        """`earliest`, `latest` or a time."""
+
+    @property
+    def since_ms(self) -> int | None:
+        """The time, if it is one."""
+
+    @property
+    def discover_interval(self) -> float:
+        """Time between two looks at what there is."""
+
+    @property
+    def partitions_max(self) -> int:
+        """Partitions that are mirrored at most."""
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Records that were given up: up to which offset, by TOPIC:PARTITION."""
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic is mirrored."""
+
+
+class PieceSettings(Protocol):
+    """What it needs of the `intake` settings; durations in seconds, sizes in bytes."""
+
+    @property
+    def delay_max(self) -> float:
+        """How long a record may wait for company."""
+
+    @property
+    def delay_max_bytes(self) -> int:
+        """Largest piece."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """Weight of the largest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorState:
+    """One source, as of a moment ago."""
+
+    name: str
+    topics: int = 0
+    """That are mirrored now."""
+    partitions: int = 0
+    """That are read now."""
+    behind: int | None = None
+    """Offsets that are in the cluster and not taken in, of the partitions that are read; None before the first look."""
+    looked_us: int | None = None
+    """When the cluster was last asked what there is; None: not yet."""
+    findings: tuple[MirrorFinding, ...] = ()
+    """The first of them, by topic and partition."""
+    stopped: int = 0
+    """All of them: topics and partitions that are not read on."""
+    trouble: str | None = None
+    """Why nothing at all is taken in now; None if nothing is wrong but with single topics."""
+    records: int = 0
+    """Taken in since the start of this process."""
+    bytes: int = 0
+    """Raw bytes of those records."""
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one look at the cluster found, on its way to what is read."""
+
+    findings: dict[Place | str, MirrorFinding] = field(default_factory=dict)
+    ready: dict[Place, Cursor] = field(default_factory=dict)
+    """Partitions that can be read from where the log says."""
+    reads: dict[Place, tuple[int, int | None]] = field(default_factory=dict)
+    """Where the reading of each begins: behind the last record that is in, with its leader epoch, if the cluster still has that place."""
+
+
+class Mirror:
+    """One source. One thread uses it; `state` may be read from anywhere."""
+
+    def __init__(
+        self,
+        settings: MirrorSettings,
+        pieces: PieceSettings,
+        sequencer: Sequencer,
+        publisher: FlushPublisher,
+        accept_clock: AcceptClock,
+        clock: Clock,
+        connect: Callable[[], Upstream],
+    ) -> None:
+        """`connect` makes the connection; called anew when it was given up."""
+        self._settings = settings
+        self._pieces = pieces
+        self._sequencer = sequencer
+        self._publisher = publisher
+        self._accept_clock = accept_clock
+        self._clock = clock
+        self._connect = connect
+        self._upstream: Upstream | None = None
+        self._cursors: dict[Place, Cursor] = {}
+        self._read_topics: set[str] = set()
+        self._proven: set[Place] = set()
+        self._sticky: dict[Place, MirrorFinding] = {}
+        self._findings: dict[Place | str, MirrorFinding] = {}
+        self._piece = self._new_piece()
+        self._piece_since_s = 0.0
+        self._is_behind = False
+        self._look_at_s: float | None = None
+        self._told_s = 0.0
+        self.state = MirrorState(settings.name)
+        """What is known of it."""
+
+    def step(self) -> None:
+        """Look if it is time to, read a little, and publish what is due. Raises errors of ours: then `give_up`, and later this again."""
+        upstream = self._upstream or self._connect()
+        self._upstream = upstream
+        for part in (self._look_if_due, self._read, self._publish_if_due, self._tell):
+            part(upstream)
+            if self._upstream is not upstream:
+                return  # let go of: the next step begins anew
+
+    def _look_if_due(self, upstream: Upstream) -> None:
+        if self._look_at_s is not None and self._clock.monotonic_s() < self._look_at_s:
+            return
+        if self._piece.moved:
+            self._publish(upstream)  # a look begins with nothing in hand: what is read and what is in the log is the same
+        if self._upstream is upstream:
+            self._look(upstream)
+
+    def _publish_if_due(self, upstream: Upstream) -> None:
+        if self._is_due():
+            self._publish(upstream)
+
+    def give_up(self, why: str) -> None:
+        """Nothing can be taken in now: let go of everything that is not in the log."""
+        if why != self.state.trouble:
+            _log.warning("source %s: nothing is taken in: %s", self._settings.name, why)
+        self.state = replace(self.state, trouble=why, partitions=0)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the cluster. What was read and is not in the log is read again."""
+        upstream, self._upstream = self._upstream, None
+        self._cursors.clear()
+        self._read_topics.clear()
+        self._proven.clear()
+        self._piece = self._new_piece()
+        self._look_at_s = None
+        if upstream is not None:
+            upstream.close()
+
+    # looking
+
+    def _look(self, upstream: Upstream) -> None:
+        """Ask the cluster what there is, compare it with the log, and read what can be read."""
+        self._sequencer.settle()
+        names = {name for name in upstream.topics() if self._settings.matches(name)}
+        found = upstream.describe(names)
+        look = _Look()
+        for place, finding in self._sticky.items():
+            look.findings[place] = finding
+        topics = self._topics(found, look)
+        if not self._followed():
+            self._follow_beginning(upstream, topics, found)
+        else:
+            self._begin(upstream, topics, found, "earliest")
+        self._add_missing(found, look)
+        self._judge(upstream, topics, found, look)
+        self._adopt(upstream, look)
+        self._look_at_s = self._clock.monotonic_s() + self._settings.discover_interval
+        self.state = replace(self.state, topics=len({place[0] for place in self._cursors}), looked_us=self._clock.now_us(), trouble=None)
+
+    def _topics(self, found: Mapping[str, UpstreamTopic], look: _Look) -> dict[str, TopicState]:
+        """Our topics of those names, declared and grown; those that cannot be mirrors are findings."""
+        states: dict[str, TopicState] = {}
+        room = self._settings.partitions_max
+        for name, topic in sorted(found.items()):
+            room -= topic.partitions
+            try:
+                if room < 0:
+                    raise ConfigInvalid(f"would be more than partitions_max = {self._settings.partitions_max} partitions; raise it")
+                states[name] = self._sequencer.declare_topic(name, topic.partitions, mirrored=True)
+            except (ConfigInvalid, InvalidInput, NotFound) as error:
+                look.findings[name] = MirrorFinding("refused", name, None, str(error))
+        return states
+
+    def _followed(self) -> bool:
+        """Whether `from` was followed: that is done once."""
+        return has_begun(self._sequencer.fold.positions, self._settings.name)
+
+    def _follow_beginning(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic]) -> None:
+        self._begin(upstream, topics, found, self._settings.beginning)
+        self._sequencer.append_moves([FOLLOWED.move(self._settings.name, self._sequencer.fold.next_index)])
+
+    def _begin(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], beginning: str) -> None:
+        """Put down where the partitions begin of which nothing is in."""
+        fresh: dict[Place, tuple[TopicState, bytes]] = {}
+        for name, state in topics.items():
+            begun = self._begun(state)
+            for partition in range(found[name].partitions):
+                if partition not in begun:
+                    fresh[name, partition] = state, identity_of(found[name])
+        if fresh:
+            begin(fresh, upstream, self._sequencer, beginning, self._settings.since_ms)
+
+    def _begun(self, state: TopicState) -> dict[int, Begun]:
+        source = self._sequencer.fold.positions.source(mirror_source(state.topic_id))
+        return {int(item): one for item, one in source.begun.items()}
+
+    def _add_missing(self, found: Mapping[str, UpstreamTopic], look: _Look) -> None:
+        """Topics that were mirrored and are not in the cluster."""
+        for name, state in self._sequencer.fold.topics_by_name.items():
+            if state.mirrored and name not in found and self._settings.matches(name) and self._begun(state):
+                finding = judge_topic(name, None, {})
+                assert finding is not None, "a topic that is not there is a finding"
+                look.findings[name] = finding
+
+    def _judge(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], look: _Look) -> None:
+        """What can be read, and why the rest cannot."""
+        asked: dict[Place, Cursor] = {}
+        for name, state in topics.items():
+            begun = self._begun(state)
+            finding = judge_topic(name, found[name], begun)
+            if finding is not None:
+                look.findings[name] = finding
+                continue
+            for partition, one in begun.items():
+                place = (name, partition)
+                if place not in look.findings and partition < found[name].partitions:
+                    known = self._cursors.get(place)
+                    stands = known is not None and known.base == one.end and known.identity == one.identity
+                    asked[place] = known if known and stands else Cursor(place, state, one.identity, one.end, one.end, one.count)
+        bounds = upstream.bounds(asked)
+        for place, cursor in asked.items():
+            if place not in bounds:
+                look.findings[place] = MirrorFinding("unreadable", *place, "the cluster does not tell its offsets; it is asked again")
+                continue
+            verdict = judge_partition(*place, cursor.base, bounds[place], self._settings.lost.get(f"{place[0]}:{place[1]}"))
+            if isinstance(verdict, GoOn):
+                look.ready[place] = ready = self._gone_on(cursor, verdict.offset)
+                # What lies between the last record and the position are markers, perhaps of a later epoch: they prove nothing.
+                behind = self._sequencer.fold.next_offset((ready.topic.topic_id, place[1]))
+                proves = ready.epoch > 0 and behind >= bounds[place].low
+                look.reads[place] = (behind, ready.epoch - 1) if proves else (ready.end, None)
+            else:
+                look.findings[place] = verdict
+
+    def _gone_on(self, cursor: Cursor, offset: int) -> Cursor:
+        """The cursor behind records that were given up, if any were."""
+        if offset == cursor.base:
+            return cursor
+        given_up = replace(cursor, end=offset, epoch=0)
+        _log.warning("source %s: %s:%d goes on at offset %d, as lost says", self._settings.name, *cursor.place, offset)
+        self._sequencer.append_moves([given_up.move(self._sequencer.fold.next_index)])
+        return replace(given_up, base=offset)
+
+    def _adopt(self, upstream: Upstream, look: _Look) -> None:
+        """Read what can be read, and nothing else."""
+        for key, finding in look.findings.items():
+            if self._findings.get(key) != finding:
+                _log.error("source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
+        self._findings = look.findings
+        leaving = [place for place, cursor in self._cursors.items() if look.ready.get(place) is not cursor]
+        if leaving:
+            upstream.stop_reading(leaving)
+            for place in leaving:
+                del self._cursors[place]
+        coming = {place: cursor for place, cursor in look.ready.items() if place not in self._cursors}
+        if any(cursor.epoch and place[0] in self._read_topics for place, cursor in coming.items()):
+            # Whether what was read is still there is only compared when a connection first hears of a topic (`KafkaClient.topics`).
+            self.close()
+            return
+        if coming:
+            upstream.read({place: look.reads[place] for place in coming})
+            self._cursors |= coming
+            self._read_topics |= {topic for topic, _ in coming}
+            _log.info("source %s: %s more", self._settings.name, counted(len(coming), "partition"))
+
+    # reading
+
+    def _read(self, upstream: Upstream) -> None:
+        room = min(POLL_RECORDS_MAX, self._piece.records_max)
+        if not self._cursors or room < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes:
+            if not self._cursors:
+                upstream.poll(1, POLL_WAIT_S)  # what the client has to say is heard
+            return
+        was_empty = not self._piece.moved
+        polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
+        self._is_behind = len(polled.offsets) >= room
+        if polled.offsets or polled.ends:
+            accept_us = self._accept_clock.accept_us(self._sequencer.fold.newest_us)
+            for one in self._piece.add(polled, self._cursors, accept_us):
+                why = f"the record at offset {one.offset} {one.why}"
+                self._sticky[one.place] = MirrorFinding("unstorable", *one.place, why)
+                self._stop(upstream, one.place, self._sticky[one.place])
+        if was_empty and self._piece.moved:
+            self._piece_since_s = self._clock.monotonic_s()
+        self._proven.update(polled.epochs, polled.ends)
+        self._hear(upstream, polled)
+
+    def _hear(self, upstream: Upstream, polled: Polled) -> None:
+        """Partitions that the client cannot read on: why, is what the next look finds."""
+        for one in polled.stopped:
+            if one.place not in self._cursors:
+                continue
+            if one.trouble == "truncated" and one.place in self._proven:
+                _log.warning("source %s: %s:%d is read anew from where the log stands: %s", self._settings.name, *one.place, one.why)
+                self.close()  # markers of another epoch may have misled the client: the last record is what proves it
+                return
+            if one.trouble == "truncated":
+                why = f"what was read is not in the cluster any more ({one.why}); delete the topic here and mirror it anew"
+                self._sticky[one.place] = MirrorFinding("diverged", *one.place, why)
+                self._stop(upstream, one.place, self._sticky[one.place])
+            elif one.trouble == "other":
+                self._stop(upstream, one.place, MirrorFinding("unreadable", *one.place, f"{one.why}; it is tried again"))
+            else:
+                _log.warning("source %s: %s:%d is not read on: %s", self._settings.name, *one.place, one.why)
+                self._stop(upstream, one.place, None)
+                if self._look_at_s is not None:
+                    self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
+
+    def _stop(self, upstream: Upstream, place: Place, finding: MirrorFinding | None) -> None:
+        """Read a partition no longer; what was read of it before is good."""
+        if finding is not None:
+            _log.error("source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
+            self._findings = {**self._findings, place: finding}
+        upstream.stop_reading([place])
+        self._cursors.pop(place, None)
+
+    # publishing
+
+    def _is_due(self) -> bool:
+        if not self._piece.moved:
+            return False
+        full = self._piece.records_max < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes
+        patience_s = self._pieces.delay_max * (CATCHING_UP if self._is_behind else 1)
+        return full or self._clock.monotonic_s() - self._piece_since_s >= patience_s
+
+    def _publish(self, upstream: Upstream) -> None:
+        """Take in what was read; after anything but success, go on from where the log says."""
+        piece, self._piece = self._piece, self._new_piece()
+        if not self._is_same(upstream, piece):
+            self._rewind()
+            return
+        moves = piece.moves(self._sequencer.fold.next_index)
+        try:
+            refusal = self._send(piece, moves)
+        except RecordRefused as error:
+            raise RetryLater(str(error)) from error
+        if refusal is not None:
+            _log.info("source %s: another process was faster (%s); reading on from where the log stands", self._settings.name, refusal)
+            self._rewind()
+            return
+        for cursor in piece.moved.values():
+            cursor.base = cursor.end
+        self.state = replace(self.state, records=self.state.records + piece.rows, bytes=self.state.bytes + piece.raw_bytes)
+
+    def _send(self, piece: MirrorPiece, moves: list[Move]) -> str | None:
+        if piece.items:
+            return self._publisher.publish_moving(piece.items, moves)
+        return self._sequencer.append_moves(moves)
+
+    def _is_same(self, upstream: Upstream, piece: MirrorPiece) -> bool:
+        """Whether the topics are those that were begun. Asked after the last record was read, so what was read is of those."""
+        now = upstream.describe({place[0] for place in piece.moved})
+        return all(place[0] in now and identity_of(now[place[0]]) == cursor.identity for place, cursor in piece.moved.items())
+
+    def _rewind(self) -> None:
+        """Read every partition on from where the log says it stands."""
+        self.close()
+        self._sequencer.settle()
+
+    def _new_piece(self) -> MirrorPiece:
+        return MirrorPiece(self._sequencer.entry_bytes_max, self._pieces.record_bytes_max)
+
+    def _tell(self, upstream: Upstream) -> None:
+        """Put into `state` what is known without asking, once in a while."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._told_s < STATE_EVERY_S and self.state.stopped == len(self._findings):
+            return
+        self._told_s = now_s
+        ends = upstream.known_ends(self._cursors)
+        behind = sum(max(0, end - self._cursors[place].base) for place, end in ends.items())
+        ordered = sorted(self._findings.values(), key=lambda one: (one.topic, -1 if one.partition is None else one.partition))
+        self.state = replace(
+            self.state,
+            partitions=len(self._cursors),
+            behind=behind,
+            findings=tuple(ordered[:FINDINGS_SHOWN_MAX]),
+            stopped=len(self._findings),
+        )

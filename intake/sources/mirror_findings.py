@@ -1,0 +1,84 @@
+"""What it means when an upstream is not what a mirror has read so far: typed findings, and what may be done.
+
+Pure. Promises that nothing is ever passed over in silence: a partition is read on only where every record that it had is in, was never
+committed, or was given up by somebody in writing (`lost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from intake.positions import Begun
+from intake.sources.upstream import Bounds, UpstreamTopic
+
+FindingKind = Literal["recreated", "gone", "truncated", "behind", "diverged", "unstorable", "unreadable", "refused"]
+"""`recreated`: the topic is another one of the same name. `gone`: it is not there any more. `truncated`: records were deleted before they
+were read. `behind`: the partition ends before what was read, so the upstream lost records that are here. `diverged`: what was read is not
+what the upstream has at those offsets any more. `unstorable`: a record breaks a rule of ours. `unreadable`: the cluster refuses to give it.
+`refused`: our topic of that name cannot be a mirror."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorFinding:
+    """Why a topic, or one partition of it, is not read on."""
+
+    kind: FindingKind
+    topic: str
+    partition: int | None
+    """None: all of them."""
+    why: str
+    """And what to do."""
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return self.topic if self.partition is None else f"{self.topic}:{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """The partition is read from there on; what lies between its position and there was given up."""
+
+    offset: int
+
+
+def judge_topic(name: str, found: UpstreamTopic | None, begun: Mapping[int, Begun]) -> MirrorFinding | None:
+    """Is it the topic that was begun? `begun`: its partitions of which something was taken in."""
+    if found is None:
+        why = "is not in the cluster any more; what was taken in stays. If it was deleted for good, take it out of the source's topics"
+        return MirrorFinding("gone", name, None, why)
+    identity = identity_of(found)
+    if all(one.identity == identity for one in begun.values()):
+        return None
+    why = (
+        "was deleted and made anew in the cluster, so its offsets mean other records; nothing of the new one is mirrored into the old one. "
+        "To mirror the new one: take the topic's entry out of topics, `archiver topics delete` it here, then `archiver topics create` it "
+        "with a table of another name"
+    )
+    return MirrorFinding("recreated", name, None, why)
+
+
+def judge_partition(name: str, partition: int, position: int, bounds: Bounds, given_up: int | None) -> GoOn | MirrorFinding:
+    """May the partition be read on at `position`? `given_up`: up to where somebody has written that its records are lost."""
+    if position > bounds.high:
+        why = (
+            f"ends at offset {bounds.high} in the cluster, and was taken in up to {position}: the cluster has lost records that are here, "
+            "and gives their offsets to others. Nothing is read on, because it would mix the two; delete the topic here and mirror it anew"
+        )
+        return MirrorFinding("behind", name, partition, why)
+    if position >= bounds.low:
+        return GoOn(position)
+    if given_up is not None and position < given_up and bounds.low <= given_up <= bounds.high:
+        return GoOn(given_up)
+    why = (
+        f"begins at offset {bounds.low} in the cluster, and was taken in up to {position} only: what lies between was deleted there before "
+        f'it was read. To go on without it, set the source\'s lost: {{"{name}:{partition}": {bounds.low}}}'
+    )
+    return MirrorFinding("truncated", name, partition, why)
+
+
+def identity_of(topic: UpstreamTopic) -> bytes:
+    """What the log keeps of which topic it is. A cluster that gives no ids tells two of one name apart only by their offsets."""
+    return topic.topic_id or b"no id"

@@ -1,0 +1,132 @@
+"""From polls to pieces: order, gaps, what cannot be stored, what fits an entry; and what a cluster that is not as it was means."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from archiver.ids import TopicId
+from intake.encode import SortedFlush
+from intake.fold import TopicState
+from intake.positions import Begun
+from intake.sources.mirror_findings import GoOn, MirrorFinding, judge_partition, judge_topic
+from intake.sources.mirror_piece import POSITION_BYTES, Cursor, MirrorPiece
+from intake.sources.upstream import Bounds, Polled, UpstreamTopic
+
+ID = b"u" * 16
+TOPICS = {name: TopicState(TopicId(f"{number:032x}"), name, 50, 0, mirrored=True) for number, name in enumerate("ab")}
+
+
+def cursors(*places: tuple[str, int], end: int = 0) -> dict[tuple[str, int], Cursor]:
+    return {place: Cursor(place, TOPICS[place[0]], ID, end, end, 0) for place in places}
+
+
+def polled(*rows: tuple[str, int, int], size: int = 3, time_ms: int = 5) -> Polled:
+    values: list[bytes | None] = [b"%d" % offset * size for _, _, offset in rows]
+    empty: list[bytes | None] = [None for _ in rows]
+    topics, partitions, offsets = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    return Polled(topics, partitions, offsets, [time_ms] * len(rows), empty, values, [None for _ in rows])
+
+
+def segments(piece: MirrorPiece) -> list[tuple[str, int, int | None, int]]:
+    flush = SortedFlush(piece.items)
+    return [(topic.name, one.partition, one.offset, one.rows) for topic, one in zip(flush.topics, flush.segments, strict=True)]
+
+
+def test_runs_of_offsets_become_segments_over_several_polls() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 1), ("b", 0))
+    piece.add(polled(("a", 0, 5), ("b", 0, 0), ("a", 0, 6), ("a", 1, 2)), known, 1)
+    piece.add(polled(("a", 0, 7), ("a", 0, 9), ("a", 1, 3)), known, 2)
+    assert segments(piece) == [("a", 0, 5, 3), ("a", 0, 9, 1), ("a", 1, 2, 2), ("b", 0, 0, 1)]
+    assert {(move.source[-1], move.item, move.base, move.end) for move in piece.moves(0)} == {
+        ("0", "0", 0, 10),
+        ("0", "1", 0, 4),
+        ("1", "0", 0, 1),
+    }
+
+
+def test_what_was_taken_in_or_is_not_read_is_left_out() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), end=6)
+    piece.add(polled(("a", 0, 4), ("a", 0, 5), ("a", 0, 6), ("a", 1, 0), ("b", 0, 0)), known, 1)
+    assert segments(piece) == [("a", 0, 6, 1)] and piece.rows == 1
+
+
+def test_a_record_that_cannot_be_stored_ends_its_partition() -> None:
+    piece, known = MirrorPiece(512 * 1024, 40), cursors(("a", 0), ("a", 1))
+    large = polled(("a", 0, 0), ("a", 0, 1), ("a", 1, 0), ("a", 0, 2))
+    large.values[1] = b"x" * 41
+    large.ends["a", 0] = 3
+    (one,) = piece.add(large, known, 1)
+    assert (one.place, one.offset) == (("a", 0), 1) and "record_bytes_max" in one.why
+    assert segments(piece) == [("a", 0, 0, 1), ("a", 1, 0, 1)]
+    assert known["a", 0].end == 1, "the end of the partition is not passed on either"
+    (late,) = piece.add(polled(("a", 1, 1), time_ms=2**60), known, 1)
+    assert "years" in late.why
+
+
+def test_headers_and_missing_times_are_kept() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0))
+    batch = polled(("a", 0, 0), ("a", 0, 1))
+    batch.headers[1] = [("x", None), ("x", b""), ("", b"1")]
+    batch.timestamps_ms[0] = -1
+    piece.add(batch, known, 1)
+    rows = piece.items[0].columns.to_pylist()
+    assert rows[0]["event_timestamp"] is None and rows[0]["headers"] == []
+    assert rows[1]["headers"] == [{"key": "x", "value": None}, {"key": "x", "value": b""}, {"key": "", "value": b"1"}]
+
+
+def test_an_end_behind_markers_moves_the_position_alone() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), end=5)
+    piece.add(Polled(ends={("a", 0): 5, ("b", 0): 3}), known, 1)
+    assert not piece.moved
+    piece.add(Polled(ends={("a", 0): 8}), known, 1)
+    assert (piece.items, [(move.base, move.end) for move in piece.moves(0)]) == ([], [(5, 8)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_full_piece_fits_one_entry(seed: int) -> None:
+    """However its records are spread: the piece is filled as the mirror fills it."""
+    chance = random.Random(seed)
+    piece = MirrorPiece(16 * 1024, 10**6)
+    places = [(topic, partition) for topic in "ab" for partition in range(chance.choice([1, 20, 50]))]
+    known, reached = cursors(*places), dict.fromkeys(places, 0)
+    while (room := piece.records_max) >= 1:
+        rows = []
+        for _ in range(chance.randint(1, room)):
+            place = chance.choice(places)
+            reached[place] += chance.choice([1, 1, 2])
+            rows.append((*place, reached[place] - 1))
+        piece.add(polled(*rows), known, 1)
+    moves = piece.moves(0)
+    assert len(SortedFlush(piece.items).parts(16 * 1024 - len(moves) * POSITION_BYTES)) == 1
+
+
+def test_where_a_partition_goes_on() -> None:
+    def kind(position: int, low: int, high: int, given_up: int | None = None) -> object:
+        found = judge_partition("t", 0, position, Bounds(low, high), given_up)
+        return found.offset if isinstance(found, GoOn) else found.kind
+
+    assert [kind(5, 0, 9), kind(5, 5, 5), kind(0, 0, 0)] == [5, 5, 0]
+    assert [kind(5, 6, 9), kind(6, 0, 5)] == ["truncated", "behind"]
+    assert [kind(5, 7, 9, 7), kind(5, 7, 9, 8), kind(5, 7, 9, 6), kind(5, 7, 9, 10), kind(5, 5, 9, 7)] == [
+        7,
+        8,
+        "truncated",
+        "truncated",
+        5,
+    ]
+    assert kind(9, 0, 5, 9) == "behind", "giving up what was not read gives up nothing that was"
+
+
+def test_whether_it_is_the_topic_that_was_begun() -> None:
+    def kind(found: UpstreamTopic | None, *identities: bytes) -> str | None:
+        finding = judge_topic("t", found, {number: Begun(1, 1, one) for number, one in enumerate(identities)})
+        return None if finding is None else finding.kind
+
+    assert kind(UpstreamTopic("t", ID, 1), ID, ID) is None
+    assert kind(UpstreamTopic("t", ID, 1)) is None
+    assert kind(UpstreamTopic("t", b"v" * 16, 1), ID) == "recreated"
+    assert kind(None, ID) == "gone"
+    assert kind(UpstreamTopic("t", b"", 1), b"no id") is None
+    assert MirrorFinding("gone", "t", 3, "").where == "t:3"
