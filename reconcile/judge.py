@@ -372,22 +372,33 @@ def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], s
                 )
         return False
     gone = missing + sum(total(found.removed) for found in findings)
-    came_and_went = table.additions - still_there
+    came_and_went = max(table.additions - still_there, 0)
     explained = missing == dropped - came_and_went or gone == dropped + hidden - came_and_went
     for found in findings:
         later = _appended_later(table, found)
         if later:
             explained = False
             found.wrong.append(f"somebody else's {by} came before offsets {_shown(later)} were in the table, and cannot have removed them")
+    # Retention takes out what others removed and added as well, and nothing says how much of it.
+    passed = any(found.view.start for found in findings)
+    short = not explained and passed and gone <= removed
     for found in findings:
         if explained and found.missing:
             found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
             found.removed, found.missing = merge([*found.removed, *found.missing]), ()
-        elif gone > removed and found.missing:
-            found.wrong.append(f"somebody else's {by} removed {removed} rows, but {gone} are missing")
-        elif not explained and gone < removed:
-            found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing")
-    return True
+        elif not explained:
+            _tell_difference(found, by, removed, gone, short=short)
+    return not short
+
+
+def _tell_difference(found: PartitionFinding, by: str, removed: int, gone: int, *, short: bool) -> None:
+    """The numbers do not meet."""
+    if gone > removed and found.missing:
+        found.wrong.append(f"somebody else's {by} removed {removed} rows, but {gone} are missing")
+    if gone < removed:
+        found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing")
+    if short and found.missing:
+        found.unclear.append(f"how much of what others added and removed ({by}) retention has taken out, nothing tells")
 
 
 def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, ...]:
@@ -415,7 +426,7 @@ def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
     if found.missing and seen_all:
         found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
     elif found.missing:
-        found.unclear.append(f"offsets {_shown(found.missing)} were not seen in the files that could be read")
+        found.unclear.append(f"offsets {_shown(found.missing)} were not seen, or nothing tells who removed them")
 
 
 SHOWN_MAX = 5

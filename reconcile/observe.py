@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archiver.catalog.evidence import Doubted, Gaps, judge
+from archiver.catalog.expiry import ancestry
 from archiver.catalog.foreign import Change, ExpiredChanges, foreign_changes, placed, read_expired, unretired
 from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID, stream_fields
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
@@ -133,7 +134,7 @@ class Observer:
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         past, untold = _expired_changes(view)
         told = [(known or {}).get(number, 0) for number in range(state.partitions)]
-        retained = _retained_changes(ledger, tables, view, live, told)
+        retained = tuple(one for one in _retained_changes(ledger, tables, view, live, told) if past.ids.isdisjoint(one.snapshots))
         # Retention passes the oldest first, whether they are expired or not.
         changes = unretired((*past.changes, *retained), ledger.starts)
         expired = changes[: max(0, len(changes) - len(retained))]
@@ -314,11 +315,11 @@ def _retained_changes(
     Behind the place where expiry cut the lineage there may also be snapshots that were rolled back, or are a branch's: they lack a file
     that the current snapshot has had since before them.
     """
-    lineage = {snapshot.snapshot_id for snapshot in view.lineage()}
+    sure = {snapshot.snapshot_id for snapshot in ancestry(view)}
     return tuple(
         placed(change, view, ledger, told, one.sequence_number)
         for one, change in foreign_changes(view)
-        if one.snapshot_id in lineage or not lacks(tables.live_files(view, one.snapshot_id), live, one.sequence_number)
+        if one.snapshot_id in sure or not lacks(tables.live_files(view, one.snapshot_id), live, one.sequence_number)
     )
 
 

@@ -18,12 +18,13 @@ each is in the table once.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from archiver import failpoints
 from archiver.catalog.agree import revived_keys
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
+from archiver.catalog.foreign import rows_removed, told_after_repair
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.restate import Restater, is_older_copy, is_set_back, outcome_of
 from archiver.catalog.tables import Tables, TableView, shown
@@ -43,7 +44,7 @@ from reconcile.judge import held
 from reconcile.lines import gaps_of, target_of
 from reconcile.observe import Observer
 from reconcile.ranges import shown as shown_ranges
-from reconcile.set_back import lowered
+from reconcile.set_back import lowered, missing_below
 
 KILLED = "the table was set back, and an operator had that taken over: its range is planned again"
 
@@ -102,9 +103,9 @@ class Repairer:
             place = self._place(topic, intake)
             if not _is_behind(place):
                 return
-            offsets = self._lowered(place)
+            offsets, told = self._lowered(place)
             self._must_come_back(place, intake, offsets)
-            self._write(place, offsets)
+            self._write(place, offsets, told)
         self.settle(topic)
 
     def _place(self, topic: str, intake: Backlog) -> _Place:
@@ -120,12 +121,14 @@ class Repairer:
             raise TopicHalted(topic, f"table {shown(target.identifier)} is not there")
         return _Place(state, ledger, tables, target, view, gaps_of(intake, state.topic_id))
 
-    def _lowered(self, place: _Place) -> tuple[int, ...]:
-        """How far the table is complete: by its own evidence if that counts, else by its rows and the ledger's memory."""
+    def _lowered(self, place: _Place) -> tuple[tuple[int, ...], Mapping[str, str]]:
+        """How far the table is complete: by its own evidence if that counts, else by its rows and the ledger's memory; and what it is to
+        tell of rows that others removed, where that changes.
+        """
         parts, state = self._parts, place.state
         found = _judged(place)
         if isinstance(found, Known) and found.evidence is not None:
-            return found.watermarks
+            return found.watermarks, {}
         observer = Observer(parts.objects, parts.cluster_id, parts.tables)
         seen = observer.table(state, self._settings[state.name], place.ledger, place.gaps)
         if seen.table is None:
@@ -135,10 +138,12 @@ class Repairer:
         rows = held(seen.table, state.partitions)
         if rows is None:
             raise TopicHalted(state.name, "not every file of its table can be told (`archiver audit` names them): mend that first")
-        offsets = lowered(place.view, place.ledger, rows, state.partitions, place.gaps)
+        # Behind a cut nobody remembers which rows were there: what others removed is what may be missing between those that are.
+        removed = rows_removed(place.view) if isinstance(found, Doubted) and found.unconfirmed else 0
+        offsets = lowered(place.view, place.ledger, rows, state.partitions, place.gaps, removed)
         if isinstance(offsets, str):
             raise TopicHalted(state.name, f"how far its table is complete cannot be told: {offsets}")
-        return offsets
+        return offsets, told_after_repair(place.view, missing_below(place.ledger, rows, offsets, place.gaps), offsets)
 
     def _must_come_back(self, place: _Place, intake: Backlog, offsets: Sequence[int]) -> None:
         """Refuse unless intake still holds every record between the lower watermarks and those of the ledger (P1)."""
@@ -159,12 +164,12 @@ class Repairer:
                     "again: roll the table forward again, or drop it and make it anew from the archives (`archiver reconcile --rebuild`)",
                 )
 
-    def _write(self, place: _Place, offsets: tuple[int, ...]) -> None:
+    def _write(self, place: _Place, offsets: tuple[int, ...], told: Mapping[str, str]) -> None:
         """First the table, then the ledger, as a commit does."""
         leader = self._parts.leadership.leader
         outcome = outcome_of(place.view, place.view.snapshot_id, offsets)
         if _needs_evidence(place, offsets):
-            outcome = Restater(place.tables, leader).restate(place.target, place.view, offsets, new_uuid(self._parts.ids))
+            outcome = Restater(place.tables, leader).restate(place.target, place.view, offsets, new_uuid(self._parts.ids), told)
         inside = _inside(place)
         waiting = [item.archive.key for item in place.ledger.pending if item.archive.key]
         killed = tuple((key, KILLED) for key in waiting if key not in inside)
@@ -174,8 +179,8 @@ class Repairer:
             body.killed.add(key=key, why=why)
         append_table_committed(leader, body)
         failpoints.reach("restate.append.after")
-        told = ", ".join(f"partition {partition} to {offset}" for partition, offset in list(enumerate(offsets))[:5])
-        self._parts.progress(f"{place.state.name}: ledger and table are set back ({told}); what is missing is archived again")
+        where = ", ".join(f"partition {partition} to {offset}" for partition, offset in list(enumerate(offsets))[:5])
+        self._parts.progress(f"{place.state.name}: ledger and table are set back ({where}); what is missing is archived again")
 
 
 def _is_behind(place: _Place) -> bool:

@@ -17,19 +17,21 @@ from archiver.catalog.evidence import Gaps, same_place
 from archiver.catalog.restate import is_below_own, newest_own
 from archiver.catalog.tables import TableView
 from archiver.ledger.views import TopicLedger
-from reconcile.coverage import Range, cover
+from reconcile.coverage import Range, cover, total
 from reconcile.ranges import shown
 
 
 def lowered(
-    view: TableView, ledger: TopicLedger, held: Mapping[int, Sequence[Range]], partitions: int, gaps: Gaps
+    view: TableView, ledger: TopicLedger, held: Mapping[int, Sequence[Range]], partitions: int, gaps: Gaps, removed: int = 0
 ) -> tuple[int, ...] | str:
     """Per partition the offset that the table is complete up to; a text that says why it cannot be told.
 
-    `held` are the offsets of the rows in the table's files, per partition; an offset that is there twice is in two ranges.
+    `held` are the offsets of the rows in the table's files, per partition; an offset that is there twice is in two ranges. `removed` is how
+    many rows others took out on purpose, as far as the table tells: so many may be missing between those that are there.
     """
     since = _remembered_since(view)
     found: list[int] = []
+    missing = 0
     for partition in range(partitions):
         start = ledger.starts.get(partition, 0)
         recorded = max(ledger.watermark(partition), start)
@@ -46,14 +48,25 @@ def lowered(
         if coverage.doubled:
             return f"partition {partition} holds offsets {shown(coverage.doubled)} more than once"
         holes = [item for item in coverage.missing if item[1] > remembered]
-        if holes:
+        missing += total(holes)
+        if missing > removed:
+            told = f", and others removed {removed} rows" if removed else ""
             return (
                 f"partition {partition} was complete up to offset {remembered}; it holds rows beyond, and offsets {shown(holes)} between "
-                "them are missing"
+                f"them are missing{told}"
             )
         found.append(recorded if same_place(gaps, partition, at, recorded) else at)
     unknown = sorted(partition for partition in held if not 0 <= partition < partitions)
     return f"it holds rows of partitions {unknown}, which the topic does not have" if unknown else tuple(found)
+
+
+def missing_below(ledger: TopicLedger, held: Mapping[int, Sequence[Range]], offsets: Sequence[int], gaps: Gaps) -> int:
+    """How many records the table lacks below the offsets that it is said to be complete up to."""
+    found = 0
+    for partition, offset in enumerate(offsets):
+        start = ledger.starts.get(partition, 0)
+        found += total(cover(start, offset, gaps(partition, start, offset), held.get(partition, ())).missing)
+    return found
 
 
 def _remembered_since(view: TableView) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 from archiver.catalog.foreign import change_of, foreign_changes, placed, read_expired
 from archiver.catalog.layout import EXPIRED_CHANGES
-from archiver.catalog.tables import TableView
+from archiver.catalog.tables import SnapshotView, TableView
 from archiver.errors import Corrupted
 from archiver.ledger.views import PendingFile, TopicLedger
 
@@ -16,13 +18,14 @@ def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int,
 
     Kept in any case: the current snapshot, what a branch or tag points to, every ancestor newer than a pending file's T3 token (without
     them the file could not be offered any more, rule C3), and a change of somebody else that may still be undone. Snapshots outside the
-    lineage belong to somebody else. The same commit must set what `recorded` says of the ids.
+    lineage belong to somebody else, but for changes that were kept when it was cut above them. The same commit must set what `recorded`
+    says of the ids.
     """
     needed_above = min((item.last_sequence_number for item in pending if item.table_uuid == view.uuid), default=view.sequence_number)
     oldest_ms = (now_us - round(snapshots_age_s * 1e6)) // 1000
     old = [
         snapshot
-        for position, snapshot in enumerate(view.lineage())
+        for position, snapshot in enumerate(ancestry(view))
         if position > 0
         and position >= snapshots_max - 1
         and snapshot.timestamp_ms < oldest_ms
@@ -35,15 +38,48 @@ def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int,
 
 
 def recorded(view: TableView, gone: Collection[int], ledger: TopicLedger, watermarks: Sequence[int]) -> Mapping[str, str]:
-    """The table property that tells of the foreign changes among the snapshots `gone`; nothing if there is none among them.
+    """The table property that tells of the foreign changes among the snapshots `gone`, and no more of those that retention has passed
+    since; nothing if that is what it says already.
 
     `watermarks` are the table's, one per partition.
     """
     found = [(snapshot, change) for snapshot, change in foreign_changes(view) if snapshot.snapshot_id in gone]
-    if not found:
-        return {}
-    more = [placed(change, view, ledger, watermarks, snapshot.sequence_number) for snapshot, change in found]
-    return {EXPIRED_CHANGES: read_expired(view.properties).with_more(more, ledger.starts).to_json()}
+    try:
+        told = read_expired(view.properties)
+    except Corrupted:
+        return {}  # and `expired` takes no change then
+    # A catalog may take the property and keep the snapshot: it is told once all the same.
+    fresh = [(snapshot, change) for snapshot, change in found if snapshot.snapshot_id not in told.ids]
+    more = [placed(change, view, ledger, watermarks, snapshot.sequence_number) for snapshot, change in fresh]
+    now = replace(told.with_more(more, ledger.starts), kept=_cut_off(view, gone))
+    return {} if now == told else {EXPIRED_CHANGES: now.to_json()}
+
+
+def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
+    """The lineage, and behind it the changes of others that were kept when it was cut above them; newest first.
+
+    One that is newer than the oldest of the lineage is no ancestor any more: the table was rolled back to before it.
+    """
+    lineage = view.lineage()
+    try:
+        kept = read_expired(view.properties).kept
+    except Corrupted:
+        return lineage
+    known = {item.snapshot_id for item in lineage}
+    behind = [item for item in view.snapshots if item.snapshot_id in kept and item.snapshot_id not in known]
+    older = (item for item in behind if lineage and item.sequence_number < lineage[-1].sequence_number)
+    return (*lineage, *sorted(older, key=lambda item: -item.sequence_number))
+
+
+def _cut_off(view: TableView, gone: Collection[int]) -> tuple[int, ...]:
+    """Ids of the changes of others in the chain that stay, and that the lineage reaches no more without the snapshots `gone`."""
+    reached, at = set[int](), view.snapshot_id
+    parents = {item.snapshot_id: item.parent_id for item in view.snapshots}
+    while at in parents and at not in gone and at not in reached:
+        reached.add(at)
+        at = parents[at]
+    left = (item for item in ancestry(view) if item.snapshot_id not in gone and item.snapshot_id not in reached)
+    return tuple(sorted(item.snapshot_id for item in left if change_of(item) is not None))
 
 
 def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
@@ -56,6 +92,8 @@ def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
     except Corrupted:
         return frozenset()
     parents = {snapshot.snapshot_id: snapshot.parent_id for snapshot in view.snapshots}
+    for newer, older in pairwise(ancestry(view)):
+        parents[newer.snapshot_id] = older.snapshot_id
     common = set(parents)
     for snapshot_id in parents.keys() - set(old):
         above: set[int] = set()

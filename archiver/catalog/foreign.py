@@ -4,9 +4,10 @@ Owns the arithmetic on their summaries, by which the committer and the audit cou
 A commit of ours that expires such a snapshot sets the property, so each change is told once: by its snapshot while that is retained, by the
 property from then on. The property is JSON, bounded in size::
 
-    {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]}, …]}
+    {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]}, …],"kept":[…]}
 
-Oldest first; where there are more than `CHANGES_MAX`, or more than `OFFSETS_MAX` numbers in `below`, the oldest two are added up to one.
+Oldest first; where there are more than `CHANGES_MAX`, or more than `OFFSETS_MAX` numbers in `below`, the two neighbours that lie closest
+together are added up to one: not the oldest again and again, whose sum retention would never pass.
 Promises that nothing is told of what retention has passed wholly, so that what a topic erases for years does not add up.
 """
 
@@ -24,7 +25,7 @@ from archiver.errors import Corrupted
 from archiver.ledger.views import TopicLedger
 
 VERSION = 1
-CHANGES_MAX = 10
+CHANGES_MAX = 50
 """So many changes are kept apart."""
 OFFSETS_MAX = 4096
 """So many numbers are kept in all `below` together, if they are of more than one change: about 40 KB of the table's metadata."""
@@ -48,8 +49,8 @@ class Change:
     added: int = 0
     """More than it took."""
     below: tuple[int, ...] | None = ()
-    """Per partition, where the table ended when it removed rows: it took nothing from there on. None if nobody knows; short or empty where
-    it removed none."""
+    """Per partition, where the table ended then: it took nothing, and brought nothing of the stream, from there on. None if that is not
+    known."""
     snapshots: tuple[int, ...] = ()
     """Ids, oldest first; of several only the newest."""
 
@@ -73,13 +74,22 @@ class ExpiredChanges:
 
     changes: tuple[Change, ...] = ()
     """Oldest first."""
+    kept: tuple[int, ...] = ()
+    """Ids of changes that our own commits kept when they cut the lineage above them, because something older was retained (a tag's
+    snapshot, say): ancestors, though nothing else tells it."""
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Of the changes that are told."""
+        return frozenset(number for one in self.changes for number in one.snapshots)
 
     def with_more(self, more: Iterable[Change], starts: Mapping[int, int]) -> ExpiredChanges:
         """With newer ones behind, without what retention has passed, and not larger than the bounds allow."""
         changes = list(unretired((*self.changes, *more), starts))
         while len(changes) > 1 and (len(changes) > CHANGES_MAX or sum(len(one.below or ()) for one in changes) > OFFSETS_MAX):
-            changes[:2] = [changes[0].plus(changes[1])]
-        return ExpiredChanges(tuple(changes))
+            at = _closest(changes)
+            changes[at : at + 2] = [changes[at].plus(changes[at + 1])]
+        return replace(self, changes=tuple(changes))
 
     def to_json(self) -> str:
         """The value of the table property."""
@@ -93,7 +103,8 @@ class ExpiredChanges:
             }
             for one in self.changes
         ]
-        return json.dumps({"v": VERSION, "changes": changes}, separators=(",", ":"))
+        kept = {"kept": list(self.kept)} if self.kept else {}
+        return json.dumps({"v": VERSION, "changes": changes, **kept}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> ExpiredChanges:
@@ -103,9 +114,45 @@ class ExpiredChanges:
             if document["v"] != VERSION:
                 version = document["v"]
                 raise Corrupted(f"table property {EXPIRED_CHANGES} has version {version!r}; this version of the archiver knows {VERSION}")
-            return cls(tuple(_change(one) for one in document["changes"]))
+            kept = tuple(document.get("kept", ()))
+            if any(type(number) is not int for number in kept):
+                raise ValueError("not a whole number")
+            return cls(tuple(_change(one) for one in document["changes"]), kept)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Corrupted(f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {text[:200]!r}") from error
+
+
+def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:
+    """The property once a repair has said that the table is complete up to `offsets`, below which it lacks `lacking` records; nothing if it
+    stays as it is.
+
+    Rows that were removed at the ends come back by that. So many as are still missing, and no snapshot tells of, stay told, but never more
+    than were: what was lost otherwise is not to pass for removed.
+    """
+    try:
+        expired = read_expired(view.properties)
+    except Corrupted:
+        return {}
+    told = expired.changes
+    before = sum(one.rows + one.hidden - one.added for one in told)
+    retained = sum(one.rows + one.hidden - one.added for _, one in foreign_changes(view))
+    now = min(max(lacking - retained, 0), max(before, 0))
+    if now == before and not expired.kept:
+        return {}  # of those that were kept nobody knows whether they are ancestors still
+    if now == before:
+        return {EXPIRED_CHANGES: replace(expired, kept=()).to_json()}
+    ids = tuple(number for one in told for number in one.snapshots)[-SNAPSHOTS_MAX:]
+    left = (Change(rows=now, below=tuple(offsets), snapshots=ids),) if now else ()
+    return {EXPIRED_CHANGES: ExpiredChanges(left).to_json()}
+
+
+def rows_removed(view: TableView) -> int:
+    """How many rows others took out, as far as the table tells; none if its property cannot be read."""
+    try:
+        told = read_expired(view.properties).changes
+    except Corrupted:
+        return 0
+    return max(sum(one.rows + one.hidden for one in (*told, *(change for _, change in foreign_changes(view)))), 0)
 
 
 def read_expired(properties: Mapping[str, str]) -> ExpiredChanges:
@@ -145,11 +192,9 @@ def placed(change: Change, view: TableView, ledger: TopicLedger, watermarks: Seq
     The ledger may have heard late of a commit from before the change, at a sequence number behind it. Unless what stands between the last
     one it had heard of and the change is all somebody else's, what it heard of next counts as there already: too high does no harm.
     """
-    if not change.removes:
-        return change
     past = ledger.past
     if sequence_number < past.exact_since:
-        return replace(change, below=None)
+        return replace(change, below=tuple(max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks)))
     heard, following = past.told_around(sequence_number)
     others = {one.sequence_number for one in view.snapshots if COMMIT_ID not in one.summary}
     in_time = all(number in others for number in range(heard + 1, sequence_number))
@@ -161,15 +206,29 @@ def placed(change: Change, view: TableView, ledger: TopicLedger, watermarks: Seq
 def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Change, ...]:
     """Without the oldest ones that explain nothing any more: all that they can have removed lies below retention's starts.
 
-    What was added goes with as much as was removed after it, or stays: it may be removed later.
+    What was added goes with as much as was removed after it. If nothing was, it goes too: retention has taken it out with the others.
     """
-    passed = left = 0
+    if not any(starts.values()):
+        return tuple(changes)
+    passed = left = reached = 0
     for number, change in enumerate(changes, 1):
         if change.below is None or any(place > starts.get(partition, 0) for partition, place in enumerate(change.below)):
             break
         left = max(left + change.added - change.rows - change.hidden, 0)
-        passed = number if not left else passed
-    return tuple(changes[passed:])
+        passed, reached = number if not left else passed, number
+    return tuple(changes[passed if any(change.removes for change in changes[reached:]) else reached :])
+
+
+def _closest(changes: Sequence[Change]) -> int:
+    """The place of the first of the two neighbours between which the table grew least; those without a place are close to each other."""
+
+    def between(at: int) -> tuple[bool, int]:
+        one, other = changes[at].below, changes[at + 1].below
+        if one is None or other is None:
+            return (one is not None or other is not None, 0)
+        return False, sum(other) - sum(one)
+
+    return min(range(len(changes) - 1), key=between)
 
 
 def added_records(summary: Mapping[str, str]) -> int:

@@ -82,8 +82,11 @@ class Restater:
         self._tables = tables
         self._leader = leader
 
-    def restate(self, target: TableTarget, base: TableView, offsets: Sequence[int], commit_id: uuid.UUID) -> CommitOutcome:
-        """Say that the table is complete up to `offsets`, as it was found in `base`; what the ledger must learn then.
+    def restate(
+        self, target: TableTarget, base: TableView, offsets: Sequence[int], commit_id: uuid.UUID, more: Mapping[str, str] | None = None
+    ) -> CommitOutcome:
+        """Say that the table is complete up to `offsets`, as it was found in `base`; what the ledger must learn then. `more` are further
+        properties that the same commit sets.
 
         Raises `Deposed`; `RetryLater` if certainly nothing was changed (the table is not what it was in `base` any more, for one);
         `OutcomeUnknown` if the request may still land. In each case the table must be looked at anew.
@@ -94,7 +97,7 @@ class Restater:
 
         def properties(snapshot_id: int, sequence_number: int) -> Mapping[str, str]:
             evidence = Evidence(snapshot_id, sequence_number, self._leader.epoch, commit_id, tuple(offsets))
-            return {COMMIT_ID: str(commit_id), VALID_THROUGH: through, WATERMARKS: evidence.to_json()}
+            return {COMMIT_ID: str(commit_id), VALID_THROUGH: through, **(more or {}), WATERMARKS: evidence.to_json()}
 
         stamp = {COMMIT_ID: str(commit_id), VALID_THROUGH: through, SET_BACK: ",".join(map(str, offsets))[:RANGES_CHARACTERS_MAX]}
         prepared = self._tables.prepare(base, [], properties, stamp, merge=False, expire=())

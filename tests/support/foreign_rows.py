@@ -33,15 +33,20 @@ Keep = Callable[[int], bool]
 
 
 def rewrite(deployment: Deployment, operation: str, keep: Keep = lambda _: True, table: str = "shop.clicks", *, remove: bool = True) -> int:
-    """Write the rows of all files that are kept into a new file, in place of all there are (or beside them); the snapshot's id."""
+    """Write the rows of all files that are kept into a new file for each partition, in place of all there are (or beside them).
+
+    Returns the snapshot's id.
+    """
     with catalog_table(deployment, table) as found:
         rows = pa.concat_tables([pq.read_table(_path(file)) for file in live(found)])
         rows = rows.filter(pa.array([keep(offset) for offset in _offsets(rows)], pa.bool_()))
         transaction = Transaction(found, autocommit=True)
         maker = _Replace if operation == "replace" else _OverwriteFiles
         producer: Any = maker(Operation.OVERWRITE if operation == "replace" else Operation(operation), transaction, found.io)
-        if rows.num_rows:
-            producer.append_data_file(_stored(found, rows))
+        partitions = _partitions(rows)
+        for partition in sorted(set(partitions)):
+            of_partition = rows.filter(pa.array([one == partition for one in partitions], pa.bool_()))
+            producer.append_data_file(_stored(found, of_partition, partition))
         for old in live(found) if remove else []:
             producer.delete_data_file(old)
         producer.commit()
@@ -93,12 +98,11 @@ class _HideRows(_FastAppendFiles):
         return _DeletesWriter(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
 
 
-def _stored(table: Table, rows: pa.Table) -> IcebergDataFile:
+def _stored(table: Table, rows: pa.Table, partition: int) -> IcebergDataFile:
     path = _new_path(table)
     pq.write_table(rows, path)
     offsets = _offsets(rows)
     fields = stream_fields(table.schema().model_dump_json())
-    (partition,) = set(pc.struct_field(rows["kafka"].combine_chunks(), "partition").to_pylist())
     day = live(table)[0].partition[0]
     made = data_file(f"file://{path}", fields, partition, min(offsets), max(offsets) + 1, path.stat().st_size, day)
     return data_file_of(replace(made, record_count=len(offsets)), table.spec().spec_id)
@@ -115,6 +119,11 @@ def _path(file: IcebergDataFile) -> str:
 
 def _offsets(rows: pa.Table) -> list[int]:
     found: list[int] = pc.struct_field(rows["kafka"].combine_chunks(), "offset").to_pylist()
+    return found
+
+
+def _partitions(rows: pa.Table) -> list[int]:
+    found: list[int] = pc.struct_field(rows["kafka"].combine_chunks(), "partition").to_pylist()
     return found
 
 

@@ -21,6 +21,8 @@ from archiver.catalog.foreign import (
     foreign_changes,
     placed,
     read_expired,
+    rows_removed,
+    told_after_repair,
     unretired,
 )
 from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES
@@ -136,10 +138,13 @@ def test_what_expires_is_told_in_the_property_with_its_place() -> None:
     view = table(*chain(DELETED, snapshot(2, 1, "append", added_records=7)))
     told = recorded(view, gone(view), mine, (30, 9))
     assert list(told) == [EXPIRED_CHANGES]
-    changes = [{"rows": 0, "hidden": 0, "added": 7, "below": [], "snapshots": [2]}]
+    changes = [{"rows": 0, "hidden": 0, "added": 7, "below": [20, 9], "snapshots": [2]}]
     changes += [{"rows": 2, "hidden": 0, "added": 0, "below": [20, 9], "snapshots": [3]}]
     assert json.loads(told[EXPIRED_CHANGES]) == {"v": 1, "changes": changes}
-    assert recorded(view, [1, 4], mine, (30, 9)) == {}
+    assert recorded(view, [1], mine, (30, 9)) == {}
+    assert recorded(replace(view, properties=told), gone(view), mine, (30, 9)) == {}, "the catalog took the property and kept the snapshots"
+    cut = recorded(view, [1, 4], mine, (30, 9))
+    assert json.loads(cut[EXPIRED_CHANGES]) == {"v": 1, "changes": [], "kept": [2, 3]}, "they stay, and nothing reaches them any more"
     more = replace(table(*chain(replace(DELETED, snapshot_id=6, sequence_number=6), length=2)), properties=told)
     again = replace(more, snapshots=(*more.snapshots, replace(DELETED, snapshot_id=6, parent_id=2), snapshot(7, 6)), snapshot_id=7)
     assert [one.snapshots for one in read_expired(recorded(again, [6], mine, (30, 9))).changes] == [(2,), (3,), (6,)]
@@ -216,16 +221,45 @@ def test_a_place_that_is_not_known_makes_the_sum_unknown() -> None:
     assert Change(1, below=(9, 1)).plus(Change(1, below=(3, 4))).below == (9, 4)
 
 
-def test_where_the_ledger_merged_its_past_no_place_is_known() -> None:
+@pytest.mark.parametrize(
+    ("lacking", "left"),
+    [(5, None), (6, None), (4, 3), (3, 2), (2, 1), (1, 0), (0, 0)],  # five were told or are: four by the property, one by a snapshot
+)
+def test_a_repair_tells_of_no_more_rows_than_are_still_missing(lacking: int, left: int | None) -> None:
+    """Rows that came back are taken off what was told; what was lost otherwise is not put on it."""
+    told = ExpiredChanges((Change(rows=3, below=(5,), snapshots=(7,)), Change(hidden=1, below=(9,), snapshots=(8,)))).to_json()
+    view = replace(table(*chain(snapshot(3, 2, "delete", deleted_records=1))), properties={EXPIRED_CHANGES: told})
+    assert rows_removed(view) == 5
+    found = told_after_repair(view, lacking, (12,))
+    if left is None:
+        assert found == {}
+    else:
+        changes = (Change(rows=left, below=(12,), snapshots=(7, 8)),) if left else ()
+        assert read_expired(found) == ExpiredChanges(changes)
+    assert told_after_repair(replace(view, properties={EXPIRED_CHANGES: "damaged"}), lacking, (12,)) == {}
+
+
+def test_where_the_ledger_merged_its_past_the_place_is_where_the_table_ends_now() -> None:
+    """Too high does no harm, and retention passes it in the end."""
     mine = ledger()
     mine.past = PastWatermarks(offsets_max=1)
     for number in (2, 3, 4):
         mine.past.moves(0, number, number + 1)
         mine.past.moved(number)
     view = table(*chain())
-    assert placed(Change(1), view, mine, (9,), 2).below is None
+    assert placed(Change(1), view, mine, (9,), 2).below == (9,)
     assert placed(Change(1), view, mine, (9,), mine.past.exact_since).below == (9,)
-    assert placed(Change(added=1), view, mine, (9,), 1).below == (), "nothing was removed"
+    assert placed(Change(added=1), view, mine, (9,), 1).below == (9,), "what was added has a place as well"
+
+
+def test_what_lies_closest_together_is_added_up_so_that_retention_passes_the_oldest() -> None:
+    """A day's erasure each for a year, thirty days of retention, a hundred offsets a day: the sums do not run away from the starts."""
+    told = ExpiredChanges()
+    for day in range(365):
+        told = told.with_more([Change(1, below=(100 * day + at,)) for at in range(3)], {0: 100 * max(day - 30, 0)})
+        assert len(told.changes) <= CHANGES_MAX
+        assert sum(one.rows for one in told.changes) <= 3 * 32, day
+    assert ExpiredChanges((Change(1, below=(10,)),)).with_more([Change(1, below=(20,))], {0: 10}).changes == (Change(1, below=(20,)),)
 
 
 @pytest.mark.parametrize(
@@ -276,11 +310,13 @@ def test_retention_passes_what_can_only_have_been_below_it() -> None:
 
 
 def test_what_was_added_is_not_passed_before_as_much_was_removed() -> None:
-    added, removed = Change(added=3), Change(3, below=(10,))
-    assert unretired((added,), {0: 99}) == (added,)
-    assert unretired((added, Change(2, below=(10,))), {0: 99}) == (added, Change(2, below=(10,)))
+    added, removed = Change(added=3, below=(8,)), Change(3, below=(10,))
+    assert unretired((added,), {0: 7}) == (added,)
+    assert unretired((added,), {0: 8}) == (), "retention took it out as well"
+    assert unretired((added, removed), {0: 9}) == (added, removed), "it is what was removed later, perhaps"
     assert unretired((added, removed), {0: 99}) == ()
-    assert unretired((removed, added), {0: 99}) == (added,)
+    assert unretired((removed, added), {0: 99}) == ()
+    assert unretired((Change(added=3),), {}) == (Change(added=3),)
     assert ExpiredChanges((removed,)).with_more([Change(1, below=(12,))], {0: 11}).changes == (Change(1, below=(12,)),)
 
 

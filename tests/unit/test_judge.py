@@ -46,11 +46,12 @@ def one(
     doubt: str | None = None,
     gaps: tuple[Range, ...] | None = (),
     passed: tuple[Range, ...] = (),
+    start: int = 0,
     **table: Any,
 ) -> PartitionFinding:
     """The finding on a topic of one partition."""
     state = TableState("shop.orders", 7, None if told is None else {0: told}, doubt, tuple(files), **table)
-    partition = PartitionView(0, 0, stable, stable, watermark, pending, gaps=gaps, passed=passed)
+    partition = PartitionView(0, start, stable, stable, watermark, pending, gaps=gaps, passed=passed)
     (found,) = judge_topic(TopicView("orders", TOPIC, "iceberg", (partition,), state))
     return found
 
@@ -304,6 +305,14 @@ def test_rows_of_others_that_are_still_there_explain_nothing() -> None:
         found = one(files, removals=(Removal(99, removed),), additions=added)
         assert (found.removed == ((12, 14),)) is explained, (strange, unplaced, added, removed, found.why)
         assert found.verdict == ("valid" if explained and not strange else "invalid"), found.why
+
+
+def test_where_retention_has_passed_part_of_a_removal_nothing_is_called_lost() -> None:
+    """Rows 1 and 7 were erased, the start is 5: whether 7 was one of them, the numbers do not say. More than were removed is a loss."""
+    for missing, removed, added, verdict in ((1, 2, 0, "unknown"), (2, 2, 0, "valid"), (3, 2, 0, "invalid"), (1, 1, 2, "unknown")):
+        left = foreign({0: ((5, 7), (7 + missing, 30))})
+        found = one([left], start=5, removals=(Removal(99, removed),), additions=added)
+        assert found.verdict == verdict, (missing, removed, added, found.why)
 
 
 def test_what_has_expired_is_named_as_such() -> None:

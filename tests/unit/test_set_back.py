@@ -13,7 +13,7 @@ from archiver.catalog.tables import SnapshotView, TableView
 from archiver.ids import TopicId
 from archiver.ledger.views import TopicLedger
 from reconcile.coverage import Range
-from reconcile.set_back import lowered
+from reconcile.set_back import lowered, missing_below
 
 OURS = {COMMIT_ID: "x"}
 
@@ -137,6 +137,17 @@ def test_what_cannot_be_told_is_refused(rows: dict[int, tuple[Range, ...]], why:
     refused = lowered(view(snapshot(1, None), current=1), ledger_of({0: 5}, {0: 9}), rows, 1, no_gaps)
     assert isinstance(refused, str)
     assert why in refused
+
+
+def test_behind_a_cut_what_others_removed_may_be_missing_between_the_rows() -> None:
+    found = view(snapshot(5, None, {}, "replace"), current=5, newest=3)
+    ledger, rows = ledger_of({0: 20}, {1: 10}), {0: ((0, 3), (4, 18)), 1: ((2, 10),)}
+    assert lowered(found, ledger, rows, 2, no_gaps, 3) == (18, 10)
+    refused = lowered(found, ledger, rows, 2, no_gaps, 2)
+    assert isinstance(refused, str)
+    assert refused.startswith("partition 1 was complete up to offset 0; it holds rows beyond, and offsets 0 to 1 between them are missing")
+    assert refused.endswith(", and others removed 2 rows")
+    assert missing_below(ledger, rows, (18, 10), no_gaps) == 3
 
 
 def test_random_histories_give_the_watermark_of_the_snapshot_that_is_left() -> None:
