@@ -22,7 +22,7 @@ from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
 from archiver.redaction import hide
 from archiver.settings import KafkaSourceSettings, Settings
-from intake.sources.mirror_pump import MirrorPump, mirror_pump
+from intake.sources.mirror_pump import MirrorPump, mirror_pump, stop_all
 from intake.sources.pump import FileSources
 from intake.sources.upstream import Upstream
 from intake.writer import IntakeWriter
@@ -77,13 +77,12 @@ class Opened:
 
     def close_intake(self) -> None:
         """Take in nothing more; what was taken in is written and acknowledged, within `intake.close_timeout`."""
-        if self.sources is not None:
-            self.sources.stop(threading.TIMEOUT_MAX)
         for mirror in self.mirrors:
             mirror.begin_to_stop()
-        for mirror in self.mirrors:
-            # A cluster that does not answer is not waited for: what is not in the log is read again.
-            mirror.stop(self._settings().intake.close_timeout)
+        if self.sources is not None:
+            self.sources.stop(threading.TIMEOUT_MAX)
+        # A cluster that does not answer is not waited for: what is not in the log is read again.
+        stop_all(self.mirrors, self._settings().intake.close_timeout, self._clock)
         if self.writer is not None:
             self._close_writer(self.writer)
 

@@ -25,11 +25,12 @@ OWNED = frozenset(
             "queued.max.messages.kbytes",
             "socket.timeout.ms",
         ),
+        *("fetch.max.bytes", "max.partition.fetch.bytes", "fetch.message.max.bytes"),
         *("allow.auto.create.topics", "group.protocol", "group.instance.id"),
     }
 )
 """Properties of the client that decide about exactness or bounds: they are the source's, and nobody else sets them."""
-_SECRET = re.compile(r"password|secret|token|\.pem$|sasl\.oauthbearer\.config", re.IGNORECASE)
+_SECRET = re.compile(r"password|passphrase|secret|token(?!\.endpoint\.)|\.pem$|sasl\.oauthbearer\.config", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
 _LOST = re.compile(r"[A-Za-z0-9._-]{1,249}:\d{1,6}", re.ASCII)
 _OFFSET_MAX = 2**62
@@ -135,14 +136,17 @@ class KafkaSourceSettings(Group):
     request_timeout: Annotated[Duration, Field(ge=1, le=300)] = 30.0
     """How long a question to the cluster may take."""
     queue_bytes_max: Annotated[Size, Field(ge=2**20, le=2**31)] = 32 * 2**20
-    """What the client may have fetched ahead, in bytes; a piece of `intake.delay_max_bytes` comes on top."""
+    """What the client may have fetched ahead, in bytes, and as far as it goes the most that it asks a broker for at a time; a piece of
+    `intake.delay_max_bytes` comes on top."""
     partitions_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Partitions that are mirrored at most; with more, nothing of the topics that are beyond is begun."""
+    """Partitions that are mirrored at most; with more, nothing of the topics that are beyond is begun. Topics that were
+    begun come first."""
     lost: Annotated[
         dict[str, int], BeforeValidator(_check_lost), WithJsonSchema({"type": "object", "additionalProperties": {"type": "integer"}})
     ] = Field(default_factory=dict)
-    """Records that the cluster has lost and that you give up: from TOPIC:PARTITION to the offset at which the mirror goes on. It holds
-    only while the partition stands below that offset and the cluster does not have what is between any more; else it does nothing."""
+    """Records that the cluster has lost and that you give up: from TOPIC:PARTITION to the offset below which they are. The mirror goes on
+    at the first record that the cluster still has, if that is not beyond this offset, and if the cluster has got as far as it; else it
+    does nothing."""
 
     @model_validator(mode="after")
     def _is_private(self) -> Self:

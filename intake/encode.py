@@ -1,7 +1,8 @@
 """From the items of a flush to sorted rows, and from there to intake files: no Python per row of a batch.
 
 Pure. Promises that the records of one partition keep the order in which they were accepted, and that every row of the flush is in exactly
-one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between segments.
+one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between segments. A row of a
+partition that its topic does not have is refused whole, never numbered into another topic.
 
 The records of no idempotent producer are one segment per partition. Those of a producer are a segment for each run of sequence numbers,
 so what it sends one by one is joined; records whose numbers the caller stated are not joined with others, and are cut where the log's
@@ -20,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from archiver.errors import InvalidInput
 from archiver.ids import TopicPartition
 from intake.batcher import BatchItem, Item, RecordItem
 from intake.fold import TopicState
@@ -58,7 +60,9 @@ class SortedFlush:
     """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
 
     def __init__(self, items: Sequence[Item], known_end: KnownEnd | None = None) -> None:
-        """`known_end` is asked about records whose sequence numbers were stated."""
+        """`known_end` is asked about records whose sequence numbers were stated. Raises `InvalidInput` if a topic has not
+        the partition of a row: then its item is of before the topic grew.
+        """
         self._gathered = _gather(items)
         self.rows = len(self._gathered.row_bytes)
         topics = sorted({topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name)
@@ -111,8 +115,12 @@ class SortedFlush:
         """A number per row that orders by topic name and partition; the number at which each topic begins, and the end."""
         begins = np.concatenate(([0], np.cumsum([topic.partitions for topic in topics])))
         begin_of = {topic.name: int(begin) for topic, begin in zip(topics, begins[:-1], strict=True)}
-        topic_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
-        slots = np.repeat(topic_begins, self._gathered.item_rows) + self._gathered.partitions
+        end_of = {topic.name: int(end) for topic, end in zip(topics, begins[1:], strict=True)}
+        item_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
+        item_ends = np.array([end_of[topic.name] for topic in self._gathered.topics], np.int64)
+        slots = np.repeat(item_begins, self._gathered.item_rows) + self._gathered.partitions
+        if bool((self._gathered.partitions < 0).any()) or bool((slots >= np.repeat(item_ends, self._gathered.item_rows)).any()):
+            raise InvalidInput("records are of a partition that their topic did not have when they were read; read them again")
         # A stable sort of 16-bit numbers takes linear time.
         return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), begins
 

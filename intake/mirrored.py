@@ -1,8 +1,9 @@
 """Mirrored topics in the intake fold: what an entry with an upstream's offsets must hold to count.
 
-Pure. A segment of a mirrored topic states the offset of its first record; the records of a segment follow each other without a gap, so what
-the upstream has no record for (aborted transactions, transaction markers, what compaction took) lies between segments. Promises that a
-partition only ever goes on: whoever repeats an entry, or slept before it, changes nothing.
+Pure. A segment of a mirrored topic states the offset of its first record, and lies within the move of its own partition in the same entry.
+The records of a segment follow each other without a gap, so what the upstream has no record for (aborted transactions, transaction markers,
+what compaction took) lies between segments. Promises that a partition only ever goes on: whoever repeats an entry, or slept before it,
+changes nothing.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]
             return f"states offsets for topic {topic.name} without the positions they belong to"
         reached: dict[int, int] = {}
         for segment in stated:
+            if segment.partition >= topic.partitions:
+                return f"has records of partition {segment.partition} of topic {topic.name}, which has {topic.partitions}"
             if segment.offset < reached.get(segment.partition, 0):
                 return f"states offset {segment.offset} of topic {topic.name} partition {segment.partition} behind a later one"
             reached[segment.partition] = segment.offset + segment.rows
@@ -42,10 +45,16 @@ def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]
 
 
 def follow_offsets(file: pb.IntakeFile, partitions: Mapping[TopicPartition, PartitionState]) -> bool:
-    """Whether every stated offset lies at or beyond the end of its partition. Where two would mirror into one topic, one of them wins."""
+    """Whether every stated offset lies at or beyond the end of its partition, and within what the entry says was read of just that one.
+    Where two would mirror into one topic, one of them wins.
+    """
+    spans = {(move.source, move.item): (move.base, move.end) for move in file.positions}
     for group in file.topics:
         topic_id = TopicId(group.topic_id.hex())
         for segment in group.segments:
-            if segment.HasField("offset") and segment.offset < partitions[topic_id, segment.partition].next_offset:
+            if not segment.HasField("offset"):
+                continue
+            base, end = spans.get((mirror_source(topic_id), str(segment.partition)), (0, 0))
+            if not max(base, partitions[topic_id, segment.partition].next_offset) <= segment.offset <= end - segment.rows:
                 return False
     return True

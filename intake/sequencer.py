@@ -33,6 +33,7 @@ from intake.entry_format import format_of, parse_entry
 from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState
 from intake.folded_log import FoldedLog, SpanSettings
 from intake.format import PlacedSegment
+from intake.mirrored import contradicts_topics
 from intake.positions import Move
 from intake.producers import Refusal
 from intake.transactions import OpenTransaction
@@ -239,15 +240,28 @@ class Sequencer:
             return self._append(pb.IntakeEntry(file=file)).landed
 
     def append_moves(
-        self, moves: Sequence[Move], key: str = "", size: int = 0, footer_sha256: bytes = b"", segments: Sequence[PlacedSegment] = ()
+        self,
+        moves: Sequence[Move],
+        key: str = "",
+        size: int = 0,
+        footer_sha256: bytes = b"",
+        segments: Sequence[PlacedSegment] = (),
+        wanted: Callable[[], bool] = lambda: True,
     ) -> Refusal | None:
         """Take in more of some items of a source: the entry that names the uploaded file moves their positions on. Without segments there
-        is no file. None, or why nothing of it counts.
+        is no file. None, or why nothing of it counts. Given up without an error as soon as the state is such that it is not `wanted`.
 
-        Raises as `append_file`.
+        Raises as `append_file`, and `InvalidInput` for what no reader of the log would take: that never gets in.
         """
+        file = file_entry(key, size, footer_sha256, segments, moves)
+
+        def is_wanted() -> bool:
+            if wrong := contradicts_topics(file, self._fold.topics_by_id):
+                raise InvalidInput(f"nothing was appended, because the entry {wrong}")
+            return wanted()
+
         with self._lock:
-            return self._append(pb.IntakeEntry(file=file_entry(key, size, footer_sha256, segments, moves))).refusal
+            return self._append(pb.IntakeEntry(file=file), wanted=is_wanted).refusal
 
     def forget_items(self, source: str, items: Sequence[str], seen: int) -> None:
         """Forget finished items that were found to be gone when `seen` entries of the log were known; see `intake.positions`."""

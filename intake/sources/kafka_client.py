@@ -1,7 +1,8 @@
 """A Kafka cluster through confluent-kafka: the only file that knows that library.
 
-Promises: no position but those it is given (no group, nothing committed, no reset), committed records only, memory bounded by
-`queue_bytes_max`, and an answer or `RetryLater` within `request_timeout`. What the client logs goes to our log; secrets never do.
+Promises: no position but those it is given (no group, nothing committed, no reset), committed records only, nothing of a partition behind
+an error of it (the library itself goes on behind a batch that it cannot read), memory bounded by `queue_bytes_max`, and an answer or
+`RetryLater` within `request_timeout`. What the client logs goes to our log; secrets never do.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
 
@@ -21,11 +22,15 @@ from intake.sources.upstream import Bounds, Place, Polled, Stopped, Trouble, Ups
 
 PER_QUESTION = 500
 """Partitions that one question is about, so that an answer is bounded."""
+FETCH_BYTES_MAX = 50 * 2**20
+"""What one answer of a broker may hold, as compressed as it is stored; less if less may be fetched ahead at all."""
+FETCH_PARTITION_BYTES = 2**20
 _NO_ID = bytes(16)
 _TROUBLES: dict[int, Trouble] = {
     KafkaError._AUTO_OFFSET_RESET: "out_of_range",  # noqa: SLF001 - the library's public names of local errors begin so
     KafkaError.OFFSET_OUT_OF_RANGE: "out_of_range",
     KafkaError._LOG_TRUNCATION: "truncated",  # noqa: SLF001 - named in the text of the first only
+    KafkaError._BAD_MSG: "damaged",  # noqa: SLF001
     KafkaError.UNKNOWN_TOPIC_OR_PART: "away",
     KafkaError._UNKNOWN_TOPIC: "away",  # noqa: SLF001
     KafkaError._UNKNOWN_PARTITION: "away",  # noqa: SLF001
@@ -35,7 +40,9 @@ _TROUBLES: dict[int, Trouble] = {
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _SPECS: Any = _OffsetSpec  # its methods are without types
+_HEADERS: Any = Message.headers
 _log = logging.getLogger(__name__)
+Key = TypeVar("Key", str, Place)
 
 
 class ClientSettings(Protocol):
@@ -66,6 +73,8 @@ class KafkaClient:
 
     def __init__(self, settings: ClientSettings) -> None:
         self._timeout_s = settings.request_timeout
+        self._broken: set[Place] = set()
+        self._leaderless: set[Place] = set()
         common: dict[str, Any] = {
             "client.id": f"stream-archiver-{settings.name}",
             "socket.keepalive.enable": "true",
@@ -85,6 +94,8 @@ class KafkaClient:
             "allow.auto.create.topics": "false",
             "queued.max.messages.kbytes": str(max(1024, settings.queue_bytes_max // 1024)),
             "queued.min.messages": "100000",
+            "fetch.max.bytes": str(max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, settings.queue_bytes_max))),
+            "max.partition.fetch.bytes": str(FETCH_PARTITION_BYTES),
         }
         try:
             self._consumer = Consumer(common | consumer)
@@ -99,15 +110,19 @@ class KafkaClient:
         except KafkaException as error:
             raise _later("the cluster does not say which topics it has", error) from error
 
-    def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic]:
-        found: dict[str, UpstreamTopic] = {}
+    def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
+        answers = _Answers[str](self._timeout_s)
         for some in _portions(sorted(names)):
             asked = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=self._timeout_s)
             for name, future in asked.items():
-                answer = self._answer(future, f"the cluster does not describe topic {name}")
-                if answer is not None and not answer.is_internal:
-                    topic_id = _bytes_of(answer.topic_id)
-                    found[name] = UpstreamTopic(name, b"" if topic_id == _NO_ID else topic_id, len(answer.partitions))
+                answers.hear(name, future, f"the cluster does not describe topic {name}")
+        found: dict[str, UpstreamTopic | None] = dict.fromkeys(answers.unanswered())
+        for name, answer in answers.found.items():
+            if not answer.is_internal:
+                topic_id = _bytes_of(answer.topic_id)
+                found[name] = UpstreamTopic(name, b"" if topic_id == _NO_ID else topic_id, len(answer.partitions))
+            self._leaderless = {place for place in self._leaderless if place[0] != name}
+            self._leaderless |= {(name, one.id) for one in answer.partitions if one.leader is None or one.leader.id < 0}
         return found
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
@@ -118,35 +133,26 @@ class KafkaClient:
         return self._offsets(places, _SPECS.for_timestamp(since_ms))
 
     def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, int]:
-        found: dict[Place, int] = {}
-        for some in _portions(sorted(places)):
+        answers = _Answers[Place](self._timeout_s)
+        # One without a leader would hold the answer about all others up until the time is over.
+        for some in _portions(sorted(place for place in places if place not in self._leaderless)):
             asked = self._admin.list_offsets(
                 {TopicPartition(*place): spec for place in some},
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._timeout_s,
             )
             for partition, future in asked.items():
-                answer = self._answer(future, f"the cluster does not tell offsets of {partition.topic}:{partition.partition}")
-                if answer is not None:
-                    found[partition.topic, partition.partition] = answer.offset
-        return found
-
-    def _answer(self, future: concurrent.futures.Future[Any], what: str) -> Any:
-        """The answer to one question; None if it is about something that is not there."""
-        try:
-            return future.result(self._timeout_s + 5)
-        except concurrent.futures.TimeoutError as error:
-            raise RetryLater(f"{what} within {self._timeout_s:g} s") from error
-        except KafkaException as error:
-            if _TROUBLES.get(error.args[0].code()) == "away":
-                return None
-            raise _later(what, error) from error
+                place = partition.topic, partition.partition
+                answers.hear(place, future, f"the cluster does not tell offsets of {partition.topic}:{partition.partition}")
+        answers.unanswered()
+        return {place: answer.offset for place, answer in answers.found.items()}
 
     def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
         wanted = [
             TopicPartition(*place, offset) if epoch is None else TopicPartition(*place, offset, leader_epoch=epoch)
             for place, (offset, epoch) in positions.items()
         ]
+        self._broken.difference_update(positions)
         try:
             self._consumer.incremental_assign(wanted)
         except KafkaException as error:
@@ -159,16 +165,15 @@ class KafkaClient:
             raise _later("partitions cannot be let go of", error) from error
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
+        self._admin.poll(0)  # what it logs waits for this, without a bound
         try:
             messages = self._consumer.consume(records_max, timeout_s)
         except KafkaException as error:
             raise _later("nothing can be read", error) from error
         polled = Polled()
-        if any([message.error() is not None for message in messages]):  # noqa: C419 - a list is faster, and this is done for every record
-            for message in messages:
-                if message.error() is not None:
-                    _hear(message, polled)
-            messages = [message for message in messages if message.error() is None]
+        # A list is faster, and this is done for every record.
+        if self._broken or any([message.error() is not None for message in messages]):  # noqa: C419
+            messages = _sound(messages, polled, self._broken)
         if messages:
             _fill(polled, messages)
         return polled
@@ -196,14 +201,71 @@ def _fill(polled: Polled, messages: list[Any]) -> None:
     polled.timestamps_ms = [message.timestamp()[1] for message in messages]
     polled.keys = [message.key() for message in messages]
     polled.values = [message.value() for message in messages]
-    polled.headers = [message.headers() for message in messages]
+    polled.headers = _headers(messages, polled.broken)
     # The last one of a partition wins. A leader does not change within a fetch, so any record of the end of it will do.
     last = dict(zip(zip(polled.topics, polled.partitions, strict=True), messages, strict=True))
     polled.epochs = {place: epoch for place, message in last.items() if (epoch := message.leader_epoch()) is not None and epoch >= 0}
 
 
-def _hear(message: Any, polled: Polled) -> None:
-    """Something that is no record."""
+def _headers(messages: list[Any], broken: dict[int, str]) -> list[list[tuple[str, bytes | None]] | None]:
+    """Of each record; those whose headers have names that are no text have none, and are `broken`."""
+    found: list[list[tuple[str, bytes | None]] | None] = []
+    rest = iter(messages)
+    while True:
+        try:
+            # Beside its error the library gives a list with a hole, which must never be looked at. The error is raised at once only where
+            # the method is called from C, as by `map`. No message is asked twice: then the list comes without the error.
+            found.extend(map(_HEADERS, rest))
+            return found
+        except (UnicodeError, SystemError):
+            broken[len(found)] = "has a header whose name is not UTF-8"
+            found.append(None)
+
+
+def _sound(messages: list[Any], polled: Polled, broken: set[Place]) -> list[Any]:
+    """The records, without those of a partition behind an error of it; `broken`: such partitions, from here on."""
+    records: list[Any] = []
+    for message in messages:
+        place = message.topic(), message.partition()
+        if place in broken:
+            continue
+        if message.error() is None:
+            records.append(message)
+        elif _hear(message, polled):
+            broken.add(place)
+    return records
+
+
+class _Answers(Generic[Key]):
+    """What became of many questions of one kind."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self.found: dict[Key, Any] = {}
+        """What is not there is left out."""
+        self._failed: dict[Key, RetryLater] = {}
+
+    def hear(self, key: Key, future: concurrent.futures.Future[Any], what: str) -> None:
+        """Wait for one of them."""
+        try:
+            self.found[key] = future.result(self._timeout_s + 5)
+        except concurrent.futures.TimeoutError:
+            self._failed[key] = RetryLater(f"{what} within {self._timeout_s:g} s")
+        except KafkaException as error:
+            if _TROUBLES.get(error.args[0].code()) != "away":
+                self._failed[key] = _later(what, error)
+
+    def unanswered(self) -> list[Key]:
+        """What was not answered, unless that is everything: then `RetryLater`."""
+        if self._failed and not self.found:
+            raise next(iter(self._failed.values()))
+        for error in self._failed.values():
+            _log.warning("kafka: %s", error)
+        return list(self._failed)
+
+
+def _hear(message: Any, polled: Polled) -> bool:
+    """Something that is no record; whether it stops its partition."""
     error, place = message.error(), (message.topic(), message.partition())
     if error.code() == _END:
         polled.ends[place] = message.offset()
@@ -211,6 +273,8 @@ def _hear(message: Any, polled: Polled) -> None:
         _log.warning("kafka: %s", redacted(error.str()))
     else:
         polled.stopped.append(Stopped(place, _trouble_of(error), redacted(error.str())))
+        return True
+    return False
 
 
 def _trouble_of(error: KafkaError) -> Trouble:

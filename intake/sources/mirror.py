@@ -18,6 +18,7 @@ from typing import Protocol
 
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, InvalidInput, NotFound, RecordRefused, RetryLater
+from archiver.ids import TopicPartition
 from archiver.wording import counted
 from intake.accept_clock import AcceptClock
 from intake.fold import TopicState
@@ -26,7 +27,7 @@ from intake.positions import Begun, Move
 from intake.publisher import FlushPublisher
 from intake.sequencer import Sequencer
 from intake.sources.mirror_beginnings import FOLLOWED, begin, has_begun
-from intake.sources.mirror_findings import GoOn, MirrorFinding, identity_of, judge_partition, judge_topic
+from intake.sources.mirror_findings import GoOn, MirrorFinding, fits, identity_of, judge_partition, judge_topic
 from intake.sources.mirror_piece import Cursor, MirrorPiece
 from intake.sources.upstream import Place, Polled, Upstream, UpstreamTopic
 
@@ -39,6 +40,10 @@ CATCHING_UP = 5
 """While polls come back full the source is behind, and a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
 STATE_EVERY_S = 1.0
 FINDINGS_SHOWN_MAX = 100
+DAMAGED = (
+    "it is damaged there; give the partition a leader that has it whole, or delete it and give it up by the source's lost, and restart"
+)
+NOT_TOLD = "has no offsets that the cluster tells now, perhaps because it has no leader; it is asked again"
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +156,8 @@ class Mirror:
         self._cursors: dict[Place, Cursor] = {}
         self._read_topics: set[str] = set()
         self._proven: set[Place] = set()
-        self._sticky: dict[Place, MirrorFinding] = {}
+        self._sticky: dict[TopicPartition, MirrorFinding] = {}  # by our topic: it ends with it
+        self._first: frozenset[Place] | None = None
         self._findings: dict[Place | str, MirrorFinding] = {}
         self._piece = self._new_piece()
         self._piece_since_s = 0.0
@@ -206,16 +212,16 @@ class Mirror:
         """Ask the cluster what there is, compare it with the log, and read what can be read."""
         self._sequencer.settle()
         names = {name for name in upstream.topics() if self._settings.matches(name)}
-        found = upstream.describe(names)
+        described = upstream.describe(names)
+        found = {name: topic for name, topic in described.items() if topic is not None}
         look = _Look()
-        for place, finding in self._sticky.items():
-            look.findings[place] = finding
         topics = self._topics(found, look)
+        self._add_sticky(topics, look)
         if not self._followed():
-            self._follow_beginning(upstream, topics, found)
+            self._follow_beginning(upstream, topics, found, is_whole=len(found) == len(described))
         else:
             self._begin(upstream, topics, found, "earliest")
-        self._add_missing(found, look)
+        self._add_missing(described, look)
         self._judge(upstream, topics, found, look)
         self._adopt(upstream, look)
         self._look_at_s = self._clock.monotonic_s() + self._settings.discover_interval
@@ -225,7 +231,7 @@ class Mirror:
         """Our topics of those names, declared and grown; those that cannot be mirrors are findings."""
         states: dict[str, TopicState] = {}
         room = self._settings.partitions_max
-        for name, topic in sorted(found.items()):
+        for name, topic in sorted(found.items(), key=lambda one: (not self._is_begun(one[0]), one[0])):  # what came first stays
             room -= topic.partitions
             try:
                 if room < 0:
@@ -235,31 +241,64 @@ class Mirror:
                 look.findings[name] = MirrorFinding("refused", name, None, str(error))
         return states
 
+    def _is_begun(self, name: str) -> bool:
+        state = self._sequencer.fold.topics_by_name.get(name)
+        return state is not None and state.mirrored and bool(self._begun(state))
+
+    def _add_sticky(self, topics: Mapping[str, TopicState], look: _Look) -> None:
+        """What was found and stays so as long as our topic is the same."""
+        self._sticky = {tp: one for tp, one in self._sticky.items() if tp[0] in self._sequencer.fold.topics_by_id}
+        for (topic_id, partition), finding in self._sticky.items():
+            state = topics.get(finding.topic)
+            if state is not None and state.topic_id == topic_id:
+                look.findings[finding.topic, partition] = finding
+
     def _followed(self) -> bool:
         """Whether `from` was followed: that is done once."""
         return has_begun(self._sequencer.fold.positions, self._settings.name)
 
-    def _follow_beginning(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic]) -> None:
-        self._begin(upstream, topics, found, self._settings.beginning)
-        self._sequencer.append_moves([FOLLOWED.move(self._settings.name, self._sequencer.fold.next_index)])
+    def _follow_beginning(
+        self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], *, is_whole: bool
+    ) -> None:
+        """Follow `from`, and note it as done once it is for all that there was when this process looked first. `is_whole`: the cluster told
+        of every topic.
+        """
+        places = frozenset((name, partition) for name in topics for partition in range(found[name].partitions))
+        if self._first is None and is_whole:
+            self._first = places
+        first = places if self._first is None else self._first
+        is_done = self._begin(upstream, topics, found, self._settings.beginning, first)
+        self._begin(upstream, topics, found, "earliest", places - first)
+        if is_done and is_whole:
+            self._sequencer.append_moves([FOLLOWED.move(self._settings.name, self._sequencer.fold.next_index)])
 
-    def _begin(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], beginning: str) -> None:
-        """Put down where the partitions begin of which nothing is in."""
+    def _begin(
+        self,
+        upstream: Upstream,
+        topics: Mapping[str, TopicState],
+        found: Mapping[str, UpstreamTopic],
+        beginning: str,
+        among: frozenset[Place] | None = None,
+    ) -> bool:
+        """Put down where the partitions (of these) begin of which nothing is in; whether all have a beginning now."""
         fresh: dict[Place, tuple[TopicState, bytes]] = {}
         for name, state in topics.items():
             begun = self._begun(state)
             for partition in range(found[name].partitions):
-                if partition not in begun:
+                if partition not in begun and (among is None or (name, partition) in among):
                     fresh[name, partition] = state, identity_of(found[name])
         if fresh:
             begin(fresh, upstream, self._sequencer, beginning, self._settings.since_ms)
+        return all(place[1] in self._begun(state) for place, (state, _) in fresh.items())
 
     def _begun(self, state: TopicState) -> dict[int, Begun]:
         source = self._sequencer.fold.positions.source(mirror_source(state.topic_id))
         return {int(item): one for item, one in source.begun.items()}
 
-    def _add_missing(self, found: Mapping[str, UpstreamTopic], look: _Look) -> None:
-        """Topics that were mirrored and are not in the cluster."""
+    def _add_missing(self, found: Mapping[str, UpstreamTopic | None], look: _Look) -> None:
+        """Topics that were mirrored and are not in the cluster, and those that it does not tell of."""
+        for name in [name for name, topic in found.items() if topic is None]:
+            look.findings[name] = MirrorFinding("unreadable", name, None, "is not described by the cluster now; it is asked again")
         for name, state in self._sequencer.fold.topics_by_name.items():
             if state.mirrored and name not in found and self._settings.matches(name) and self._begun(state):
                 finding = judge_topic(name, None, {})
@@ -275,16 +314,22 @@ class Mirror:
             if finding is not None:
                 look.findings[name] = finding
                 continue
+            for partition in set(range(found[name].partitions)) - begun.keys():
+                look.findings[name, partition] = MirrorFinding("unreadable", name, partition, NOT_TOLD)
             for partition, one in begun.items():
                 place = (name, partition)
                 if place not in look.findings and partition < found[name].partitions:
                     known = self._cursors.get(place)
-                    stands = known is not None and known.base == one.end and known.identity == one.identity
-                    asked[place] = known if known and stands else Cursor(place, state, one.identity, one.end, one.end, one.count)
+                    asked[place] = Cursor(place, state, one.identity, one.end, one.end, one.count)
+                    if known is not None and known.is_where(asked[place]):
+                        known.topic = (
+                            state  # which may have grown; nothing in hand was numbered by what it was, as a look begins with nothing
+                        )
+                        asked[place] = known
         bounds = upstream.bounds(asked)
         for place, cursor in asked.items():
             if place not in bounds:
-                look.findings[place] = MirrorFinding("unreadable", *place, "the cluster does not tell its offsets; it is asked again")
+                look.findings[place] = MirrorFinding("unreadable", *place, NOT_TOLD)
                 continue
             verdict = judge_partition(*place, cursor.base, bounds[place], self._settings.lost.get(f"{place[0]}:{place[1]}"))
             if isinstance(verdict, GoOn):
@@ -293,6 +338,8 @@ class Mirror:
                 behind = self._sequencer.fold.next_offset((ready.topic.topic_id, place[1]))
                 proves = ready.epoch > 0 and behind >= bounds[place].low
                 look.reads[place] = (behind, ready.epoch - 1) if proves else (ready.end, None)
+                if ready is not self._cursors.get(place):
+                    ready.read_from = look.reads[place][0]
             else:
                 look.findings[place] = verdict
 
@@ -342,8 +389,7 @@ class Mirror:
             accept_us = self._accept_clock.accept_us(self._sequencer.fold.newest_us)
             for one in self._piece.add(polled, self._cursors, accept_us):
                 why = f"the record at offset {one.offset} {one.why}"
-                self._sticky[one.place] = MirrorFinding("unstorable", *one.place, why)
-                self._stop(upstream, one.place, self._sticky[one.place])
+                self._stop_for_good(upstream, MirrorFinding(one.kind, *one.place, why), one.place)
         if was_empty and self._piece.moved:
             self._piece_since_s = self._clock.monotonic_s()
         self._proven.update(polled.epochs, polled.ends)
@@ -360,8 +406,9 @@ class Mirror:
                 return
             if one.trouble == "truncated":
                 why = f"what was read is not in the cluster any more ({one.why}); delete the topic here and mirror it anew"
-                self._sticky[one.place] = MirrorFinding("diverged", *one.place, why)
-                self._stop(upstream, one.place, self._sticky[one.place])
+                self._stop_for_good(upstream, MirrorFinding("diverged", *one.place, why), one.place)
+            elif one.trouble == "damaged":  # not again and again: the library may end the process over it (its assertion in rdbuf.c)
+                self._stop_for_good(upstream, MirrorFinding("unreadable", *one.place, f"{one.why}; {DAMAGED}"), one.place)
             elif one.trouble == "other":
                 self._stop(upstream, one.place, MirrorFinding("unreadable", *one.place, f"{one.why}; it is tried again"))
             else:
@@ -369,6 +416,11 @@ class Mirror:
                 self._stop(upstream, one.place, None)
                 if self._look_at_s is not None:
                     self._look_at_s = min(self._look_at_s, self._clock.monotonic_s() + LOOK_AGAIN_S)
+
+    def _stop_for_good(self, upstream: Upstream, finding: MirrorFinding, place: Place) -> None:
+        """Read a partition no longer, as long as our topic is the one it is."""
+        self._sticky[self._cursors[place].topic.topic_id, place[1]] = finding
+        self._stop(upstream, place, finding)
 
     def _stop(self, upstream: Upstream, place: Place, finding: MirrorFinding | None) -> None:
         """Read a partition no longer; what was read of it before is good."""
@@ -414,7 +466,11 @@ class Mirror:
     def _is_same(self, upstream: Upstream, piece: MirrorPiece) -> bool:
         """Whether the topics are those that were begun. Asked after the last record was read, so what was read is of those."""
         now = upstream.describe({place[0] for place in piece.moved})
-        return all(place[0] in now and identity_of(now[place[0]]) == cursor.identity for place, cursor in piece.moved.items())
+        for place, cursor in piece.moved.items():
+            topic = now.get(place[0])
+            if topic is None or not fits(cursor.identity, topic):
+                return False
+        return True
 
     def _rewind(self) -> None:
         """Read every partition on from where the log says it stands."""

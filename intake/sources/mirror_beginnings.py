@@ -6,8 +6,9 @@ that nothing is missed between its making and its finding. A start that is in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from intake.fold import TopicState
 from intake.mirrored import mirror_source
@@ -46,7 +47,7 @@ def begin(
 ) -> None:
     """Put down where these partitions begin, of topics of ours with those identities. Where another process was faster, its word counts.
 
-    Partitions that the cluster does not know (yet) are left for the next look.
+    Partitions of which the cluster does not tell (yet), and those beside one where another was faster, are left for the next look.
     """
     starts = _starts(fresh, upstream, beginning, since_ms)
     places = sorted(starts)
@@ -57,7 +58,12 @@ def begin(
             Move(mirror_source(fresh[place][0].topic_id), str(place[1]), 0, starts[place], False, fresh[place][1], seen, 0)
             for place in places[first : first + per_entry]
         ]
-        sequencer.append_moves(moves)
+        sequencer.append_moves(moves, wanted=partial(_is_unbegun, sequencer, moves))
+
+
+def _is_unbegun(sequencer: Sequencer, moves: Sequence[Move]) -> bool:
+    """A partition that another process began at 0 stands where one does that nobody began, so the log itself would take both beginnings."""
+    return all(sequencer.fold.positions.get(move.source, move.item) is None for move in moves)
 
 
 def _starts(fresh: Mapping[Place, object], upstream: Upstream, beginning: str, since_ms: int | None) -> dict[Place, int]:

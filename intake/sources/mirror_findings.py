@@ -13,6 +13,7 @@ from typing import Literal
 from intake.positions import Begun
 from intake.sources.upstream import Bounds, UpstreamTopic
 
+NO_ID = b"no id"
 FindingKind = Literal["recreated", "gone", "truncated", "behind", "diverged", "unstorable", "unreadable", "refused"]
 """`recreated`: the topic is another one of the same name. `gone`: it is not there any more. `truncated`: records were deleted before they
 were read. `behind`: the partition ends before what was read, so the upstream lost records that are here. `diverged`: what was read is not
@@ -39,7 +40,7 @@ class MirrorFinding:
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The partition is read from there on; what lies between its position and there was given up."""
+    """The partition is read from there on; what lies between its position and there is lost, and was given up."""
 
     offset: int
 
@@ -49,8 +50,7 @@ def judge_topic(name: str, found: UpstreamTopic | None, begun: Mapping[int, Begu
     if found is None:
         why = "is not in the cluster any more; what was taken in stays. If it was deleted for good, take it out of the source's topics"
         return MirrorFinding("gone", name, None, why)
-    identity = identity_of(found)
-    if all(one.identity == identity for one in begun.values()):
+    if all(fits(one.identity, found) for one in begun.values()):
         return None
     why = (
         "was deleted and made anew in the cluster, so its offsets mean other records; nothing of the new one is mirrored into the old one. "
@@ -70,8 +70,8 @@ def judge_partition(name: str, partition: int, position: int, bounds: Bounds, gi
         return MirrorFinding("behind", name, partition, why)
     if position >= bounds.low:
         return GoOn(position)
-    if given_up is not None and position < given_up and bounds.low <= given_up <= bounds.high:
-        return GoOn(given_up)
+    if given_up is not None and bounds.low <= given_up <= bounds.high:
+        return GoOn(bounds.low)  # not further: what the cluster still has is taken in, whatever else was given up
     why = (
         f"begins at offset {bounds.low} in the cluster, and was taken in up to {position} only: what lies between was deleted there before "
         f'it was read. To go on without it, set the source\'s lost: {{"{name}:{partition}": {bounds.low}}}'
@@ -81,4 +81,9 @@ def judge_partition(name: str, partition: int, position: int, bounds: Bounds, gi
 
 def identity_of(topic: UpstreamTopic) -> bytes:
     """What the log keeps of which topic it is. A cluster that gives no ids tells two of one name apart only by their offsets."""
-    return topic.topic_id or b"no id"
+    return topic.topic_id or NO_ID
+
+
+def fits(identity: bytes, topic: UpstreamTopic) -> bool:
+    """Whether it may be the topic that was begun under that identity. One that had no id may have got one since (Kafka 2.8)."""
+    return identity in (NO_ID, identity_of(topic))

@@ -1,8 +1,9 @@
 """From polled records to what one entry takes in: items with the upstream's offsets, and the positions behind them.
 
 Pure but for Arrow. Promises that a partition's records are in the piece in the order of their offsets, none twice and none that was taken
-in before, that a record which cannot be stored ends its partition just before it, and that the piece fits one entry of the intake log. No
-Python per record beyond what the lists of a poll already cost.
+in before, that a record which cannot be stored, or cannot be there, ends its partition just before it, that a leader epoch is kept only
+with the record that has it, and that the piece fits one entry of the intake log. No Python per record beyond what the lists of a poll
+already cost.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +46,12 @@ class Cursor:
     """It was read up to here."""
     epoch: int
     """Leader epoch of the last record and 1; 0: not known. As the log has it (`SourcePosition.count`)."""
+    read_from: int | None = None
+    """Where the reading of it began: behind its last record, so perhaps before `base`. None: at `base`."""
+
+    def is_where(self, other: Cursor) -> bool:
+        """Whether it stands where the other one does, in the same topic of ours and of theirs."""
+        return (self.base, self.identity, self.topic.topic_id) == (other.base, other.identity, other.topic.topic_id)
 
     def move(self, seen: int) -> Move:
         """What an entry says that takes in what was read."""
@@ -51,12 +59,14 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Unstorable:
-    """A record that breaks a rule; nothing of its partition from it on is in the piece."""
+class Broken:
+    """A record that breaks a rule, or was not there when its offset was passed; nothing of its partition from it on is in the piece."""
 
+    kind: Literal["unstorable", "diverged"]
     place: Place
     offset: int
     why: str
+    """And what to do."""
 
 
 @dataclass(slots=True)
@@ -79,11 +89,11 @@ class MirrorPiece:
         used = ENTRY_BYTES + len(self._topics) * TOPIC_BYTES + len(self.moved) * POSITION_BYTES + self._segments * _SEGMENT
         return (self.entry_bytes_max - used) // (_SEGMENT + TOPIC_BYTES + POSITION_BYTES)
 
-    def add(self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int) -> list[Unstorable]:
-        """Take in a poll of at most `records_max` records; which of them cannot be stored. Records of partitions without a cursor, and
-        those below their cursor, are left out.
+    def add(self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int) -> list[Broken]:
+        """Take in a poll of at most `records_max` records; which of them cannot be. Records of partitions without a cursor, and those from
+        before where the reading of theirs began, are left out.
         """
-        broken: list[Unstorable] = []
+        broken: list[Broken] = []
         if polled.offsets:
             rows = _Rows(polled, self.record_bytes_max)
             for topic, of_topic in rows.by_topic():
@@ -101,7 +111,7 @@ class MirrorPiece:
         return broken
 
     def _add_topic(
-        self, topic: str, taken: Int64Array, rows: _Rows, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Unstorable]
+        self, topic: str, taken: Int64Array, rows: _Rows, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
     ) -> None:
         partitions = rows.partitions[taken]
         kept = np.ones(len(taken), np.bool_)
@@ -137,16 +147,20 @@ class MirrorPiece:
         self.raw_bytes += raw_bytes
 
     def _follow(
-        self, cursor: Cursor, taken: Int64Array, rows: _Rows, kept: npt.NDArray[np.bool_], mine: Int64Array, broken: list[Unstorable]
+        self, cursor: Cursor, taken: Int64Array, rows: _Rows, kept: npt.NDArray[np.bool_], mine: Int64Array, broken: list[Broken]
     ) -> int:
         """Move a cursor over its rows of a poll; how many of them are new."""
         offsets = rows.offsets[taken]
         new = offsets >= cursor.end
-        bad = np.flatnonzero(rows.bad[taken] & new)
+        began = cursor.base if cursor.read_from is None else cursor.read_from
+        bad = np.flatnonzero((rows.bad[taken] & new) | ((offsets >= began) & ~new))
         if len(bad):
+            row, first = int(taken[bad[0]]), int(offsets[bad[0]])
+            if bool(new[bad[0]]):
+                broken.append(Broken("unstorable", cursor.place, first, rows.why(row)))
+            else:
+                broken.append(Broken("diverged", cursor.place, first, _WAS_NOT_THERE))
             new[bad[0] :] = False
-            row = int(taken[bad[0]])
-            broken.append(Unstorable(cursor.place, int(rows.offsets[row]), rows.why(row)))
         kept[mine] = new
         offsets = offsets[new]
         if not len(offsets):
@@ -155,6 +169,7 @@ class MirrorPiece:
         assert bool((steps > 0).all()), f"{cursor.place}: the client gave offsets out of order"
         self._segments += int((steps != 1).sum()) + int(cursor.place not in self.moved or offsets[0] != cursor.end)
         cursor.end = int(offsets[-1]) + 1
+        cursor.epoch = 0  # until the poll tells that of just this record
         self.moved[cursor.place] = cursor
         return len(offsets)
 
@@ -164,6 +179,11 @@ class MirrorPiece:
 
 
 _SEGMENT = SEGMENT_BYTES + OFFSET_BYTES
+_WAS_NOT_THERE = (
+    "was not there when its offset was read: the cluster has lost what was read, and has given its offsets to others; delete the topic "
+    "here and mirror it anew"
+)
+_LEAVE_OUT = "to go on without it, delete it in the cluster (DeleteRecords), give it up by the source's lost, and restart"
 _NOBODY = threading.Condition()
 """Nobody waits for what becomes of single records of a mirror."""
 
@@ -186,6 +206,8 @@ class _Rows:
         self.raw_bytes = binary_lengths(keys) + binary_lengths(values) + (0 if counts is None else header_lengths(headers))
         self._weights = self.raw_bytes if counts is None else self.raw_bytes + HEADER_COST_BYTES * counts
         self.bad = late | (self._weights > record_bytes_max)
+        self._broken = polled.broken
+        self.bad[list(polled.broken)] = True
 
     def by_topic(self) -> list[tuple[str, Int64Array]]:
         """The rows of each topic, in order."""
@@ -198,12 +220,17 @@ class _Rows:
 
     def why(self, row: int) -> str:
         """What is wrong with a bad row, and what to do."""
+        if row in self._broken:
+            return f"{self._broken[row]} and cannot be stored; {_LEAVE_OUT}"
         if self._weights[row] > self._record_bytes_max:
             return (
                 f"has {self.raw_bytes[row]} bytes (headers count {HEADER_COST_BYTES} each besides), more than intake.record_bytes_max = "
                 f"{self._record_bytes_max}; raise the limit and restart"
             )
-        return f"has the timestamp {self._times_ms[row]} ms since 1970, which lies outside of the years 1 to 9999 and cannot be stored"
+        return (
+            f"has the timestamp {self._times_ms[row]} ms since 1970, which lies outside of the years 1 to 9999 and cannot be stored; its "
+            f"producer may have given micro- or nanoseconds; {_LEAVE_OUT}"
+        )
 
 
 def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowArray, Int64Array | None]:

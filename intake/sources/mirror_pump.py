@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from archiver.clock import Clock
@@ -59,10 +59,22 @@ def mirror_pump(
     return MirrorPump(settings.name, mirror, settings.discover_interval)
 
 
+def stop_all(pumps: Sequence[MirrorPump], timeout_s: float, clock: Clock) -> list[str]:
+    """End all of them within that time, not each; the names of those that have not ended. What they still append is whole or not there."""
+    for pump in pumps:
+        pump.begin_to_stop()
+    until_s = clock.monotonic_s() + timeout_s
+    late = [pump.name for pump in pumps if not pump.stop(max(0.0, until_s - clock.monotonic_s()))]
+    for name in late:
+        _log.warning("source %s has not ended within %g s and is left to itself: what it has not taken in is read again", name, timeout_s)
+    return late
+
+
 class MirrorPump:
     """One source and its thread. `start` it, and `stop` it before the log is closed."""
 
     def __init__(self, name: str, mirror: Mirror, retry_max_s: float) -> None:
+        self.name = name
         self._mirror = mirror
         self._retry_max_s = retry_max_s
         self._stopping = threading.Event()

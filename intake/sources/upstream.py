@@ -11,9 +11,9 @@ from typing import Literal, Protocol
 
 Place = tuple[str, int]
 """A topic's name and a partition of it, upstream."""
-Trouble = Literal["out_of_range", "truncated", "away", "other"]
+Trouble = Literal["out_of_range", "truncated", "away", "damaged", "other"]
 """What stops the reading of a partition: the position is outside of what is there, the log was cut off and written anew since, the topic is
-not there (any more, or under that id), anything else."""
+not there (any more, or under that id), a batch does not have the checksum it states, anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,14 @@ class Polled:
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     headers: list[list[tuple[str, bytes | None]] | None] = field(default_factory=list)
+    broken: dict[int, str] = field(default_factory=dict)
+    """Records that could not be read whole, by their number above: what is wrong with each."""
     epochs: dict[Place, int] = field(default_factory=dict)
     """Leader epoch of the last record of each partition that knows it."""
     ends: dict[Place, int] = field(default_factory=dict)
     """Partitions that were read to their end, behind the records above: no committed record lies below this offset."""
     stopped: list[Stopped] = field(default_factory=list)
+    """Nothing of these partitions comes behind what stopped them, in this poll or later, until they are read anew."""
 
 
 class Upstream(Protocol):
@@ -70,14 +73,14 @@ class Upstream(Protocol):
     def topics(self) -> list[str]:
         """The names of all topics."""
 
-    def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic]:
-        """Those of the topics that are there."""
+    def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
+        """Those of the topics that are there; None: the cluster does not tell of that one now."""
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
-        """What the partitions have; those that are not there are left out."""
+        """What the partitions have; those that are not there, or have no leader now, are left out."""
 
     def offsets_since(self, places: Collection[Place], since_ms: int) -> dict[Place, int]:
-        """The first offset with a record that is not older; -1 if there is none."""
+        """The first offset with a record that is not older, -1 if there is none; as `bounds` leaves out."""
 
     def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
         """Read these partitions as well, from the offset on; the leader epoch of the record before it lets the cluster tell whether what

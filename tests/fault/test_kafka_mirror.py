@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from archiver import failpoints
+from tests.support.kafka_log import replace_in_batch
 from tests.support.kafka_server import KafkaServer
 from tests.support.mirror_process import site_of
 from tests.support.mirroring import Cluster, Site, data_folder, numbered, upstream_records
@@ -135,6 +136,71 @@ def lose_tail(server: KafkaServer, cluster: Cluster, topic: str, kept: Path) -> 
     ):
         (server.data / name).unlink(missing_ok=True)
     server.start()
+
+
+def test_records_where_markers_were_are_a_finding(tmp_path: Path, server: KafkaServer) -> None:
+    """What was lost held no record that is here, so the last record proves nothing; but what stands there now was not there before."""
+    cluster, topic = Cluster(server.brokers), server.new_name()
+    cluster.create(topic)
+    site = Site(server.brokers)
+    cluster.send(topic, numbered(0, 10))
+    server.stop()
+    shutil.copytree(data_folder(server.data, topic, 0), tmp_path / "kept")
+    server.start()
+    cluster.transact(topic, numbered(10, 3), commit=False)
+    mirror = site.process(topic, request_timeout=5)
+    mirror.until_level(site, topic)
+    mirror.close()
+    assert site.position(topic) == 14
+    before = site.records(topic)
+    lose_tail(server, cluster, topic, tmp_path / "kept")
+    cluster.send(topic, numbered(500, 30))
+    mirror = site.process(topic, request_timeout=5)
+    mirror.until(lambda: mirror.kinds == [(f"{topic}:0", "diverged")], "the finding")
+    for _ in range(5):
+        mirror.step()
+    mirror.close()
+    assert site.records(topic) == before and site.position(topic) == 14
+
+
+def test_a_header_whose_name_is_no_text_stops_its_partition_before_it(tmp_path: Path, server: KafkaServer) -> None:
+    cluster, topic = Cluster(server.brokers), server.new_name()
+    cluster.create(topic)
+    for first in (0, 5, 10):
+        cluster.send(topic, [{"value": b"%d" % first, "headers": [(f"name-{first}", b"1")]}])
+    server.stop()
+    replace_in_batch(data_folder(server.data, topic, 0), 1, b"name-5", b"name-\xff")
+    server.start()
+    site = Site(server.brokers)
+    mirror = site.process(topic, request_timeout=5)
+    mirror.until(lambda: mirror.kinds == [(f"{topic}:0", "unstorable")], "the finding")
+    mirror.until(lambda: mirror.state.records == 1, "what is before it")
+    mirror.close()
+    assert (site.position(topic), [one.value for one in site.records(topic)]) == (1, [b"0"])
+    assert "UTF-8" in mirror.state.findings[0].why
+
+
+def test_a_partition_without_a_leader_stops_no_other(tmp_path: Path) -> None:
+    """One of the broker's two disks is gone: the partitions on it have no leader."""
+    folder = tmp_path / "kafka"
+    disks = [folder / "data", folder / "more"]
+    with KafkaServer(folder, {"log.dirs": ",".join(map(str, disks))}) as server:
+        cluster, topic = Cluster(server.brokers), server.new_name()
+        cluster.create(topic, 4)
+        for number in range(4):
+            cluster.send(topic, numbered(0, 5, number))
+        lost = [number for number in range(4) if data_folder(disks[1], topic, number).exists()]
+        assert 0 < len(lost) < 4
+        server.stop()
+        shutil.rmtree(disks[1])
+        disks[1].write_text("a disk that is broken")
+        server.start()
+        site = Site(server.brokers)
+        mirror = site.process(topic, request_timeout=5)
+        mirror.until(lambda: mirror.state.records == 5 * (4 - len(lost)), "what has a leader")
+        mirror.until(lambda: len(mirror.kinds) == len(lost), "the findings")
+        mirror.close()
+        assert mirror.kinds == [(f"{topic}:{number}", "unreadable") for number in lost]
 
 
 @pytest.mark.parametrize("overtaken", [False, True])

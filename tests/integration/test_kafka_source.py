@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from archiver.java import require_java
+from archiver.settings_kafka import KafkaSourceSettings
+from intake.sources.kafka_client import KafkaClient
+from intake.sources.upstream import Bounds, Place
 from tests.support.kafka_server import KafkaServer
 from tests.support.mirroring import Cluster, Mirroring, Site, numbered, upstream_records
 
@@ -144,6 +147,102 @@ def same_partition(site: Site, topic: str, partition: int) -> int:
     return len(here)
 
 
+def test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another(
+    site: Site, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A piece holds records of the new partition, and then some of an old one alone."""
+    grown, other = f"{topic}.a", f"{topic}.b"
+    cluster.create(grown)
+    cluster.create(other, 3)
+    cluster.send(grown, numbered(0, 5))
+    mirror = site.process(f"{topic}.*", delay_max=2)
+    mirror.until_level(site, grown, other)
+    cluster.grow(grown, 3)
+    mirror.until(lambda: mirror.state.partitions == 6, "the new partitions")
+    mirror.mirror._look_at_s = float("inf")  # a look would begin another piece
+    cluster.send(grown, numbered(0, 10, partition=2))
+    mirror.until(partial(has_in_hand, mirror, 10), "the records of the new partition")
+    cluster.send(grown, numbered(5, 10))
+    mirror.until(partial(has_in_hand, mirror, 20), "those of the old one, in the same piece")
+    mirror.until_level(site, grown, other)
+    mirror.close()
+    assert (same(site, grown, 3), same(site, other, 3)) == (25, 0)
+    assert "nothing is taken in" not in caplog.text, "no piece was refused"
+
+
+class Slow(KafkaClient):
+    """A connection in which something happens elsewhere before the first question about offsets is asked."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return super().bounds(places)
+
+
+def test_a_partition_that_another_process_has_begun_is_not_begun_again(site: Site, cluster: Cluster, topic: str) -> None:
+    """Even at 0, where it stands as if nobody had."""
+    cluster.create(topic)
+    first = site.process(topic, from_="latest", delay_max=60)
+
+    def begun_elsewhere() -> None:
+        first.until(lambda: first.state.partitions == 1, "a beginning")
+        cluster.send(topic, numbered(0, 5))
+
+    slow: Slow
+    second = site.process(topic, from_="latest", connect=lambda: slow)
+    slow = Slow(second.settings)
+    slow.meanwhile = begun_elsewhere
+    second.until(lambda: second.state.partitions == 1, "a look")
+    second.until_level(site, topic)
+    for one in (first, second):
+        one.close()
+    assert same(site, topic) == 5
+
+
+class Mute(KafkaClient):
+    """A cluster that does not tell the offsets of one partition."""
+
+    of: Place | None = None
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
+        return {place: one for place, one in super().bounds(places).items() if place != self.of}
+
+
+def test_from_is_followed_for_a_partition_that_was_there_and_told_nothing(site: Site, cluster: Cluster, topic: str) -> None:
+    cluster.create(f"{topic}.a", 2)
+    cluster.send(f"{topic}.a", numbered(0, 5) + numbered(0, 5, partition=1))
+    mute: Mute
+    mirror = site.process(f"{topic}.*", from_="latest", connect=lambda: mute)
+    mute = Mute(mirror.settings)
+    mute.of = (f"{topic}.a", 1)
+    mirror.until(lambda: mirror.state.partitions == 1, "the other partition")
+    cluster.create(f"{topic}.b")
+    cluster.send(f"{topic}.b", numbered(0, 7))
+    mirror.until(lambda: mirror.state.records == 7, "what came later, from its first record on")
+    mute.of = None
+    mirror.until(lambda: mirror.state.partitions == 3, "all")
+    cluster.send(f"{topic}.a", numbered(5, 5, partition=1))
+    mirror.until_level(site, f"{topic}.a", f"{topic}.b")
+    mirror.close()
+    assert [one.offset for one in site.records(f"{topic}.a", 1)] == [5, 6, 7, 8, 9]
+    assert same(site, f"{topic}.b") == 7
+
+
+def test_with_more_partitions_than_may_be_those_that_were_begun_go_on(site: Site, cluster: Cluster, topic: str) -> None:
+    cluster.create(f"{topic}.b", 2)
+    mirror = site.process(f"{topic}.*", partitions_max=2)
+    mirror.until(lambda: mirror.state.partitions == 2)
+    cluster.create(f"{topic}.a")
+    mirror.until(lambda: mirror.kinds == [(f"{topic}.a", "refused")], "the finding")
+    cluster.send(f"{topic}.b", numbered(0, 5))
+    mirror.until_level(site, f"{topic}.b")
+    mirror.close()
+    assert same(site, f"{topic}.b", 2) == 5
+
+
 def test_it_begins_at_a_time_once(site: Site, cluster: Cluster, topic: str) -> None:
     cluster.create(topic, 2)
     stamps = [1_700_000_000_000 + 1000 * number for number in range(10)]
@@ -251,6 +350,21 @@ def test_a_record_that_cannot_be_stored_stops_its_partition_before_it(site: Site
     assert same(site, topic, 2) == 15
 
 
+def test_a_finding_ends_with_the_topic_it_is_about(site: Site, cluster: Cluster, topic: str) -> None:
+    """Whoever deletes the topic here and mirrors it anew need not restart."""
+    cluster.create(topic)
+    cluster.send(topic, [*numbered(0, 3), {"value": b"x" * 5000}, *numbered(4, 3)])
+    mirror = site.process(topic, record_bytes_max=2000)
+    mirror.until(lambda: mirror.kinds == [(f"{topic}:0", "unstorable")], "the finding")
+    cluster.delete_records(topic, 0, 4)
+    mirror.sequencer.delete_topic(mirror.sequencer.fold.topics_by_name[topic].topic_id)
+    mirror.sequencer.declare_topic(topic, 1, again=True, mirrored=True)
+    mirror.until_level(site, topic)
+    mirror.close()
+    assert mirror.kinds == []
+    assert [one.offset for one in site.records(topic)] == [4, 5, 6]
+
+
 def test_two_that_mirror_the_same_land_everything_once(site: Site, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     cluster.create(topic, 3)
@@ -288,6 +402,17 @@ def test_a_cluster_that_is_away_is_said_and_waited_for(site: Site, topic: str) -
     mirror.step()
     assert mirror.state.trouble is not None and "cluster" in mirror.state.trouble
     mirror.close()
+
+
+def test_what_the_client_has_to_say_is_not_heaped_up(topic: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Both of its halves log into queues that only polls empty."""
+    caplog.set_level("WARNING")
+    client = KafkaClient(KafkaSourceSettings.model_validate({"brokers": "127.0.0.1:9", "topics": topic, "request_timeout": 1}))
+    deadline = time.monotonic() + 30
+    while not all(f"#{half}-" in caplog.text for half in ("consumer", "producer")):
+        assert time.monotonic() < deadline, caplog.text
+        client.poll(1, 0.1)
+    client.close()
 
 
 def test_properties_that_make_no_client_are_said(site: Site, topic: str) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
+from archiver.errors import InvalidInput
 from archiver.ids import TopicId
 from intake.encode import SortedFlush
 from intake.fold import TopicState
@@ -62,7 +64,49 @@ def test_a_record_that_cannot_be_stored_ends_its_partition() -> None:
     assert segments(piece) == [("a", 0, 0, 1), ("a", 1, 0, 1)]
     assert known["a", 0].end == 1, "the end of the partition is not passed on either"
     (late,) = piece.add(polled(("a", 1, 1), time_ms=2**60), known, 1)
-    assert "years" in late.why
+    assert "years" in late.why and "lost" in late.why and "limit" not in late.why
+
+
+def test_a_record_that_could_not_be_read_whole_ends_its_partition() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0))
+    batch = polled(("a", 0, 0), ("a", 0, 1), ("a", 0, 2))
+    batch.broken[1] = "has a header whose name is not UTF-8"
+    (one,) = piece.add(batch, known, 1)
+    assert (one.kind, one.offset) == ("unstorable", 1) and "UTF-8" in one.why
+    assert segments(piece) == [("a", 0, 0, 1)] and known["a", 0].end == 1
+
+
+def test_a_record_where_none_was_means_that_the_cluster_has_lost_what_was_read() -> None:
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 1), end=6)
+    known["a", 0].read_from = known["a", 1].read_from = 4
+    (one,) = piece.add(polled(("a", 0, 5), ("a", 0, 6), ("a", 1, 6)), known, 1)
+    assert (one.kind, one.place, one.offset) == ("diverged", ("a", 0), 5)
+    assert segments(piece) == [("a", 1, 6, 1)] and known["a", 0].end == 6
+
+
+def test_a_leader_epoch_is_kept_with_its_record_only() -> None:
+    piece, known = MirrorPiece(512 * 1024, 40), cursors(("a", 0), ("a", 1), ("a", 2))
+    first = polled(("a", 0, 0), ("a", 1, 0), ("a", 2, 0))
+    first.epochs = dict.fromkeys(known, 7)
+    piece.add(first, known, 1)
+    assert {move.count for move in piece.moves(0)} == {8}
+    second = polled(("a", 0, 1), ("a", 0, 2), ("a", 1, 1))
+    second.values[1] = b"x" * 41
+    second.epochs = {("a", 0): 9}  # of the record that is not taken; nothing is known of the other's
+    second.ends = {("a", 2): 5}
+    piece.add(second, known, 1)
+    assert {move.item: (move.end, move.count) for move in piece.moves(0)} == {"0": (2, 0), "1": (2, 0), "2": (5, 8)}
+
+
+def test_a_piece_from_before_a_topic_grew_is_refused() -> None:
+    """Else its partition 2 would be numbered as partition 1 of the topic behind it."""
+    small = replace(TOPICS["a"], partitions=1)
+    piece, known = MirrorPiece(512 * 1024, 10**6), cursors(("a", 0), ("a", 2), ("b", 0))
+    known["a", 0].topic = small
+    piece.add(polled(("a", 2, 0), ("b", 0, 0)), known, 1)
+    piece.add(polled(("a", 0, 0)), known, 2)
+    with pytest.raises(InvalidInput, match="partition"):
+        SortedFlush(piece.items)
 
 
 def test_headers_and_missing_times_are_kept() -> None:
@@ -109,13 +153,8 @@ def test_where_a_partition_goes_on() -> None:
 
     assert [kind(5, 0, 9), kind(5, 5, 5), kind(0, 0, 0)] == [5, 5, 0]
     assert [kind(5, 6, 9), kind(6, 0, 5)] == ["truncated", "behind"]
-    assert [kind(5, 7, 9, 7), kind(5, 7, 9, 8), kind(5, 7, 9, 6), kind(5, 7, 9, 10), kind(5, 5, 9, 7)] == [
-        7,
-        8,
-        "truncated",
-        "truncated",
-        5,
-    ]
+    given_up = [kind(5, 7, 9, 7), kind(5, 7, 9, 8), kind(5, 7, 9, 6), kind(5, 7, 9, 10), kind(5, 5, 9, 7)]
+    assert given_up == [7, 7, "truncated", "truncated", 5], "what is there is never passed over, whatever was given up"
     assert kind(9, 0, 5, 9) == "behind", "giving up what was not read gives up nothing that was"
 
 
@@ -129,4 +168,6 @@ def test_whether_it_is_the_topic_that_was_begun() -> None:
     assert kind(UpstreamTopic("t", b"v" * 16, 1), ID) == "recreated"
     assert kind(None, ID) == "gone"
     assert kind(UpstreamTopic("t", b"", 1), b"no id") is None
+    assert kind(UpstreamTopic("t", ID, 1), b"no id", ID) is None, "the cluster has got ids since"
+    assert kind(UpstreamTopic("t", b"", 1), ID) == "recreated"
     assert MirrorFinding("gone", "t", 3, "").where == "t:3"

@@ -73,6 +73,32 @@ def test_what_was_taken_in_is_not_taken_in_again(bench: Bench) -> None:
     assert bench.sequencer.fold.next_offset((topic.topic_id, 0)) == 20
 
 
+def test_records_outside_of_what_was_read_of_their_partition_do_not_count(bench: Bench) -> None:
+    topic = bench.topic()
+    assert bench.take(topic, 0, 10, (0, 10)) is None
+    for base, end, run in ((10, 20, (15, 21)), (10, 20, (20, 25)), (10, 10, (10, 11))):
+        assert bench.take(topic, base, end, run) == "position"
+    moved = Move(mirror_source(topic.topic_id), "0", 10, 20, False, ID, 9, 1)
+    assert (
+        bench.sequencer.append_moves([moved], KEY, 1, bytes(32), [PlacedSegment(topic.topic_id, 1, 0, 0, 5, 1, 1, None, 10)]) == "position"
+    )
+    fold = bench.sequencer.fold
+    assert [fold.next_offset((topic.topic_id, number)) for number in (0, 1)] == [10, 0]
+    assert fold.positions.source(mirror_source(topic.topic_id)).begun["0"].end == 10
+
+
+def test_what_no_reader_would_take_is_never_appended(bench: Bench) -> None:
+    topic, plain = bench.topic(), bench.sequencer.declare_topic("plain", 2)
+    for one, partition, why in ((topic, 2, "which has 2"), (plain, 0, "not mirrored")):
+        tail = bench.log.tail()
+        with pytest.raises(InvalidInput, match=why):
+            bench.take(one, 0, 10, (0, 10), partition=partition)
+        assert bench.log.tail() == tail
+    with pytest.raises(InvalidInput, match="behind a later one"):
+        bench.take(topic, 0, 10, (5, 9), (8, 10))
+    assert bench.process().refresh().next_index == bench.log.tail()
+
+
 def test_records_that_state_no_offset_do_not_count(bench: Bench) -> None:
     topic = bench.topic()
     (landed,) = bench.sequencer.append_file(KEY, 100, bytes(32), [PlacedSegment(topic.topic_id, 0, 0, 0, 5, 10, 1000)])

@@ -46,10 +46,18 @@ def test_secrets_are_read_and_never_shown(tmp_path: Path) -> None:
     assert "hush-hush" not in repr(settings) and "hush-hush" not in settings.model_dump_json()
 
 
+def test_the_address_of_tokens_is_no_secret(tmp_path: Path) -> None:
+    url = {"security.protocol": "SASL_SSL", "sasl.oauthbearer.token.endpoint.url": "https://login.example/token"}
+    kafka = load(tmp_path, {**SOURCE, "properties": url}).sources[0].kafka
+    assert kafka is not None and kafka.client() == url
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"properties": {"sasl.password": "plain", "security.protocol": "SASL_SSL"}}, "never the secret itself"),
+        ({"properties": {"sasl.oauthbearer.assertion.private.key.passphrase": "hush"}}, "never the secret itself"),
+        ({"properties": {"fetch.max.bytes": 1}}, "the source's own"),
         ({"properties": {"auto.offset.reset": "earliest"}}, "the source's own"),
         ({"properties": {"isolation.level": "read_uncommitted"}}, "the source's own"),
         ({"properties": {"sasl.username": "u"}}, "SASL_SSL"),

@@ -1,0 +1,41 @@
+"""Mirrors are stopped together: one that hangs takes no time from the others, and is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, cast
+
+from archiver.clock import SystemClock
+from intake.sources.mirror import Mirror
+from intake.sources.mirror_pump import MirrorPump, stop_all
+
+
+class Hanging:
+    """A mirror whose cluster does not answer until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.let_go, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def step(self) -> None:
+        self.entered.set()
+        self.let_go.wait(30)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_those_that_do_not_end_share_one_time_and_are_named() -> None:
+    mirrors = [Hanging() for _ in range(4)]
+    pumps = [MirrorPump(str(number), cast(Mirror, cast(Any, one)), 1.0) for number, one in enumerate(mirrors)]
+    for pump in pumps:
+        pump.start()
+    assert all(one.entered.wait(10) for one in mirrors)
+    threading.Timer(0.1, mirrors[3].let_go.set).start()  # the last one needs the time that the first ones may not take
+    began_s = time.monotonic()
+    assert stop_all(pumps, 1.0, SystemClock()) == ["0", "1", "2"]
+    assert time.monotonic() - began_s < 2.5
+    for one in mirrors:
+        one.let_go.set()
+    assert stop_all(pumps, 10.0, SystemClock()) == []
+    assert all(one.closed.is_set() for one in mirrors)
