@@ -34,7 +34,6 @@ from archiver.stream.seal import check_seal
 from intake.backlog import Backlog
 from intake.fold import TopicState
 from reconcile.coverage import Range, merge, total
-from reconcile.lines import lacks
 from reconcile.manifests import DeleteFile, snapshot_files
 from reconcile.views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
 
@@ -134,7 +133,7 @@ class Observer:
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         past, untold = _expired_changes(view)
         told = [(known or {}).get(number, 0) for number in range(state.partitions)]
-        retained = tuple(one for one in _retained_changes(ledger, tables, view, live, told) if past.ids.isdisjoint(one.snapshots))
+        retained = tuple(one for one in _retained_changes(ledger, view, told) if past.ids.isdisjoint(one.snapshots))
         # Retention passes the oldest first, whether they are expired or not.
         changes = unretired((*past.changes, *retained), ledger.starts)
         expired = changes[: max(0, len(changes) - len(retained))]
@@ -307,20 +306,15 @@ def _stranger(view: TableView, name: str, cluster_id: str, state: TopicState, le
     return None
 
 
-def _retained_changes(
-    ledger: TopicLedger, tables: Tables, view: TableView, live: Sequence[LiveFile], told: Sequence[int]
-) -> tuple[Change, ...]:
-    """Those of the current snapshot's history, oldest first, each with the offsets it can have removed.
+def _retained_changes(ledger: TopicLedger, view: TableView, told: Sequence[int]) -> tuple[Change, ...]:
+    """Those of the current snapshot's ancestors, oldest first, each with the offsets it can have removed.
 
-    Behind the place where expiry cut the lineage there may also be snapshots that were rolled back, or are a branch's: they lack a file
-    that the current snapshot has had since before them.
+    What else is retained from before the place where expiry cut the lineage may have been rolled back, or be of a branch. Our commits note
+    which of it are ancestors; of what somebody else's expiry left there nobody can tell.
     """
     sure = {snapshot.snapshot_id for snapshot in ancestry(view)}
-    return tuple(
-        placed(change, view, ledger, told, one.sequence_number)
-        for one, change in foreign_changes(view)
-        if one.snapshot_id in sure or not lacks(tables.live_files(view, one.snapshot_id), live, one.sequence_number)
-    )
+    found = (placed(change, view, ledger, told, one.sequence_number) for one, change in foreign_changes(view) if one.snapshot_id in sure)
+    return tuple(found)
 
 
 def _expired_changes(view: TableView) -> tuple[ExpiredChanges, str | None]:

@@ -33,6 +33,9 @@ def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int,
         and snapshot.sequence_number <= needed_above
     ]
     changes = {snapshot.snapshot_id for snapshot in old if change_of(snapshot) is not None}
+    if changes and not _can_tell(view):  # nor could it be told which of them are ancestors, were the lineage cut above them
+        oldest = min(snapshot.sequence_number for snapshot in old if snapshot.snapshot_id in changes)
+        return tuple(snapshot.snapshot_id for snapshot in old if snapshot.sequence_number < oldest)
     kept = changes - _for_good(view, {snapshot.snapshot_id for snapshot in old}) if changes else changes
     return tuple(snapshot.snapshot_id for snapshot in old if snapshot.snapshot_id not in kept)
 
@@ -82,15 +85,17 @@ def _cut_off(view: TableView, gone: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(item.snapshot_id for item in left if change_of(item) is not None))
 
 
-def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
-    """Snapshots that every one that stays was made on: wherever somebody rolls the table back to, what they changed stays changed.
-
-    None if the table's property cannot be read: nothing could be told of them then.
-    """
+def _can_tell(view: TableView) -> bool:
+    """Whether the table's property can be read, and so be written."""
     try:
         read_expired(view.properties)
     except Corrupted:
-        return frozenset()
+        return False
+    return True
+
+
+def _for_good(view: TableView, old: Collection[int]) -> frozenset[int]:
+    """Snapshots that every one that stays was made on: wherever somebody rolls the table back to, what they changed stays changed."""
     parents = {snapshot.snapshot_id: snapshot.parent_id for snapshot in view.snapshots}
     for newer, older in pairwise(ancestry(view)):
         parents[newer.snapshot_id] = older.snapshot_id
