@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from archiver.catalog.foreign import change_of, foreign_changes, placed, read_expired
 from archiver.catalog.layout import EXPIRED_CHANGES
@@ -76,11 +76,7 @@ def ancestry(view: TableView) -> tuple[SnapshotView, ...]:
 
 def _cut_off(view: TableView, gone: Collection[int]) -> tuple[int, ...]:
     """Ids of the changes of others in the chain that stay, and that the lineage reaches no more without the snapshots `gone`."""
-    reached, at = set[int](), view.snapshot_id
-    parents = {item.snapshot_id: item.parent_id for item in view.snapshots}
-    while at in parents and at not in gone and at not in reached:
-        reached.add(at)
-        at = parents[at]
+    reached = {item.snapshot_id for item in takewhile(lambda item: item.snapshot_id not in gone, view.lineage())}
     left = (item for item in ancestry(view) if item.snapshot_id not in gone and item.snapshot_id not in reached)
     return tuple(sorted(item.snapshot_id for item in left if change_of(item) is not None))
 
