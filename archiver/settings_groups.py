@@ -189,6 +189,10 @@ class SparkSettings(Group):
         """The further properties, secrets revealed: never print them."""
         return {key: _plain(value) for key, value in self.conf.items()}
 
+    def is_secret(self, name: str) -> bool:
+        """Whether that property is one which nobody may see."""
+        return isinstance(self.conf.get(name), SecretStr)
+
 
 class LogSettings(Group):
     """The logs."""
@@ -200,21 +204,10 @@ class LogSettings(Group):
     append_backoff: Annotated[Duration, Field(gt=0, le=60)] = 0.05
     """Wait before the second attempt; it doubles with each further one."""
     checkpoint_entries: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
-    """Entries of the intake log after which its state is moved to object storage. The log keeps the entries since the older of the last
-    two checkpoints, and a process that starts reads those since the newest: some seconds' worth at most."""
+    """Entries of a log (intake or control) after which its state is moved to object storage. The log keeps the entries since the older of
+    the last two checkpoints, and a process that starts reads those since the newest: some seconds' worth at most."""
     checkpoint_bytes: Annotated[Size, Field(ge=2**10, le=2**30)] = 16 * 2**20
     """Bytes of entries after which the same happens earlier. It bounds the metadata store: to four times as much."""
-
-
-class EventSettings(Group):
-    """The control events in the ledger, as other programs are to read them."""
-
-    table_uuid: StrictBool = True
-    """Whether an event that names a table states its UUID, as Iceberg's Java classes do since release 1.11. Those of release 1.10 refuse
-    an event that has it: false is for them. Either way every archiver reads both, and commits by the UUID that the ledger has beside."""
-    bytes_max: Annotated[Size, Field(ge=2**17, le=2**30)] = 10**6
-    """Largest event, in bytes, with the text of its schema; what needs more is split. A Kafka broker takes 1 MiB unless it is told
-    otherwise, what stands around the event included."""
 
 
 class IntakeSettings(Group):
@@ -264,7 +257,7 @@ class IntakeSettings(Group):
 
 
 class CleanupSettings(Group):
-    """Reconciling and cleaning. `archiver clean` deletes intake files that nobody needs any more, checkpoints and shelves of the intake log
+    """Reconciling and cleaning. `archiver clean` deletes intake files that nobody needs any more, checkpoints and shelves of the logs
     that newer ones replaced, archives that are older than their topic's `retention` or that neither a table nor a stream needs, and what
     expired snapshots of a table leave behind. docs/protocols/vacuum.md says why nobody misses them.
     """

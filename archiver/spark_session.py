@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -41,10 +42,14 @@ _LOG_TAIL_BYTES = 2000
 _END_S = 10.0
 """For a JVM that was killed to be gone."""
 _ASK_EVERY_S = 1.0
+_CONNECT_WAIT_MAX_S = 1.0
+"""Between two requests to a Spark Connect server that does not answer."""
 _ENDED_S = 2.0
 """For a process that was killed to be gone."""
 _SHELL_SIGNALS = 128
 """A shell, and a JVM that is asked to end, add the number of the signal to this."""
+_SPLITS = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
+_NO_MASTER = re.compile(r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext")
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """This JVM plans and hands out tasks; no record passes through it. The optimising compiler and parallel collectors would only take the
 cores from the Python workers, and make the start slower."""
@@ -126,13 +131,13 @@ class SparkSessions:
             return self._session
 
     def cores(self) -> int:
-        """How many tasks run at the same time."""
+        """How many tasks run at the same time: by what the executors have, or what they will have when all that are asked for are there."""
         session = self.session()
         try:
-            if self._settings.remote:
-                return int(session.conf.get("spark.default.parallelism", "") or os.cpu_count() or 1)
             with self.answering():
-                return max(1, session.sparkContext.defaultParallelism)
+                now = parallelism(session)
+            promised = 0 if self._settings.remote else promised_cores(self._settings.properties())
+            return max(now, promised)
         except (PySparkException, Py4JError, OSError, AttributeError) as error:
             raise RetryLater(f"spark was lost while it was asked how many tasks it runs: {error}") from error
 
@@ -187,12 +192,22 @@ class SparkSessions:
         folder, start = _process_folder(), _Start(self._settings.start_timeout)
         try:
             conf = SparkConf(loadDefaults=False).setAll(sorted(properties(self._settings, folder).items()))
-            with start, _environment(self._settings.master), (folder / "spark.log").open("ab") as log:
-                _launch(conf, log)
+            with start, _environment(self._settings), (folder / "spark.log").open("ab") as log:
+                _launch(_shown(conf, self._settings), log)
                 return SparkSession(_quiet(SparkContext(conf=conf)))
         except (PySparkException, Py4JError, OSError, EOFError, RuntimeError, ValueError) as error:
             code = start.killed()
             _reset()
+            if start.overdue:
+                raise RetryLater(
+                    f"spark did not start with master {self._settings.master!r} within spark.start_timeout = "
+                    f"{self._settings.start_timeout:g} s; does the master answer? its last words: {_tail(folder / 'spark.log')}"
+                ) from error
+            if _NO_MASTER.search(str(error)):
+                raise RetryLater(
+                    f"the master {self._settings.master} does not answer, or refuses us; the next run asks it again. its last words: "
+                    f"{_tail(folder / 'spark.log')}"
+                ) from error
             if code is not None:
                 raise RetryLater(
                     f"the JVM of spark was killed while it started (exit code {code}), the next run starts it again; is there enough "
@@ -205,22 +220,34 @@ class SparkSessions:
 
     def _connect(self) -> SparkSession:
         self._borrowed = False
+        session: Any = None
         try:
-            builder = SparkSession.builder.remote(str(self._settings.remote))
+            from pyspark.sql.connect.client.retries import DefaultPolicy
+
+            session = SparkSession.builder.remote(str(self._settings.remote)).create()
+            # Its own policy asks a server that is gone for ten minutes.
+            retries = max(1, round(self._settings.answer_timeout / _CONNECT_WAIT_MAX_S))
+            session.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=round(_CONNECT_WAIT_MAX_S * 1000))])
             for name, value in sorted(self._settings.properties().items()):
-                builder = builder.config(name, value)
-            return builder.getOrCreate()
+                session.conf.set(name, value)
+            _log.info("the Spark Connect server runs spark %s", session.version)
         except ImportError as error:
             raise Halt(
-                f"spark.remote needs the client packages of Spark Connect ({error}); install pyspark[connect] or use spark.master"
+                f"spark.remote needs the client packages of Spark Connect ({error}); install stream-archiver[connect] or use spark.master"
             ) from error
         except (PySparkException, OSError) as error:
-            raise RetryLater(f"the Spark Connect server {self._settings.remote} cannot be reached: {error}") from error
+            _leave(session)
+            raise RetryLater(f"the Spark Connect server {self._settings.remote} cannot be reached: {_first_line(error)}") from error
+        found: SparkSession = session
+        return found
 
     def _forget(self) -> None:
-        """Let go of a session whose JVM is dead."""
-        self._session = None
-        _reset()
+        """Let go of a session whose JVM or server is dead."""
+        session, self._session = self._session, None
+        if self._settings.remote:
+            _leave(session)
+        else:
+            _reset()
 
 
 class _Start:
@@ -231,6 +258,8 @@ class _Start:
         self._popen: Any = None
         self._timer = threading.Timer(timeout_s, self._kill)
         self._timer.daemon = True
+        self.overdue = False
+        """Whether it was killed because it took too long."""
 
     def __enter__(self) -> None:
         self._popen, _gateways.Popen = _gateways.Popen, self._open
@@ -255,6 +284,7 @@ class _Start:
 
     def _kill(self) -> None:
         if self._process is not None:
+            self.overdue = True
             self._process.kill()
 
 
@@ -291,6 +321,32 @@ def _clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def parallelism(session: SparkSession) -> int:
+    """How many tasks the session's executors run at the same time, or `spark.default.parallelism` if that is set; at least 1."""
+    if hasattr(session, "sparkContext"):
+        return max(1, session.sparkContext.defaultParallelism)
+    # Over Spark Connect nobody says it. A plan of the server's does: it divides a range by this number.
+    numbers: Any = session.range(1)
+    planned = _SPLITS.search(numbers._explain_string())
+    return max(1, int(planned[1])) if planned else 2
+
+
+def promised_cores(conf: Mapping[str, str]) -> int:
+    """The cores that these properties ask a cluster for; 0 if they do not say, or say what the answer is (`spark.default.parallelism`).
+
+    A cluster that has just started, or has let idle executors go, has fewer at the moment when a round is divided into tasks.
+    """
+    if "spark.default.parallelism" in conf:
+        return 0
+    dynamic = conf.get("spark.dynamicAllocation.enabled", "").lower() == "true"
+    executors = conf.get("spark.dynamicAllocation.maxExecutors" if dynamic else "spark.executor.instances", "")
+    per, most = conf.get("spark.executor.cores", ""), conf.get("spark.cores.max", "")
+    cores = int(executors) * int(per or 1) if executors.isdigit() and (per or "1").isdigit() else 0
+    if most.isdigit():
+        return min(cores or int(most), int(most))
+    return cores
+
+
 def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
     """Every Spark property that we set; `spark.conf` of the settings wins. Writes the logging configuration into `folder`."""
     log4j = folder / "log4j2.properties"
@@ -324,6 +380,11 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
     return found | settings.properties()
 
 
+def _shown(conf: SparkConf, settings: SparkSettings) -> SparkConf:
+    """The properties without the secret ones: those of the launch stand on the command line of the JVM, for everyone on the machine."""
+    return SparkConf(loadDefaults=False).setAll([pair for pair in conf.getAll() if not settings.is_secret(pair[0])])
+
+
 def _launch(conf: SparkConf, log: IO[bytes]) -> None:
     """Start a JVM whose error output goes to `log`, unless this process has one already."""
     if SparkContext._gateway is None:
@@ -350,10 +411,10 @@ def _interrupts_held() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment(master: str) -> Iterator[None]:
+def _environment(settings: SparkSettings) -> Iterator[None]:
     """What Spark takes from the environment only: the workers' interpreter, and the address of a local session."""
-    wanted = {"PYSPARK_PYTHON": sys.executable}
-    if master.startswith("local"):
+    wanted = {"PYSPARK_PYTHON": settings.properties().get("spark.pyspark.python", sys.executable)}
+    if settings.master.startswith("local"):
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -371,11 +432,23 @@ def _answers(session: SparkSession) -> bool:
     """Does the session's server still do anything? One round trip."""
     try:
         if getattr(session, "_jvm", None) is None:
-            return bool(session.version)
+            return bool(session.conf.get("spark.sql.session.timeZone"))  # its version is told also to a session that has ended
         context: Any = session.sparkContext
         return context._jsc is not None and not context._jsc.sc().isStopped()
     except (PySparkException, Py4JError, OSError, AttributeError):
         return False
+
+
+def _leave(session: Any) -> None:
+    """Close this end of a session over Spark Connect. Its server, if it is there, ends the other one in time."""
+    if session is not None:
+        session.release_session_on_close = False  # it would be asked, and asked again
+        with contextlib.suppress(PySparkException, OSError):
+            session.stop()
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _reset() -> None:

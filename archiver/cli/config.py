@@ -40,12 +40,26 @@ def check(
         "cluster": settings.cluster,
         "topics": [topic.name for topic in settings.topics],
     }
+    notes = _notes(settings)
+    if notes:
+        document["notes"] = notes
     if output is Output.TEXT:
         print(f"{config_path(config)} is valid: cluster {settings.cluster}, {len(settings.topics)} topics")
+        for note in notes:
+            print(f"note: {note}")
     checked = _connected(settings, output, probe) if connect else []
     if output is Output.JSON:
         print_json(document | ({"catalogs": [_document(one) for one in checked]} if connect else {}))
     return {Verdict.WRONG: WRONG, Verdict.UNTOLD: UNTOLD}.get(worst(one.verdict for one in checked), FINE)
+
+
+def _notes(settings: Settings) -> list[str]:
+    """What is right only where something holds that nobody here can see."""
+    elsewhere = settings.spark.remote or ("" if settings.spark.master.startswith("local") else settings.spark.master)
+    if not elsewhere or settings.data.uri.startswith("s3://"):
+        return []
+    folder = f"every executor must see {settings.data.uri} under this path, on a shared file system; a bucket is reached from everywhere"
+    return [f"spark runs at {redacted(elsewhere)} and data.uri is a folder: {folder} (docs/operations/spark.md)"]
 
 
 def _connected(settings: Settings, output: Output, probe: bool) -> list[CatalogChecked]:

@@ -10,6 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
@@ -21,6 +22,7 @@ from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.jobs.worker import refine_batches
 from archiver.spark_session import Pulse
+from archiver.spark_worker import same_version, unfit
 
 JOB_TIMEOUT_S = 3600.0
 """A job is cancelled after this time, unless the settings give another."""
@@ -70,10 +72,13 @@ class SparkRefiner:
                 # One row per bundle. Only descriptors are distributed by this; a bundle's number is its Spark partition.
                 rows = [(number, bytearray(pack(task))) for number, task in enumerate(tasks)]
                 frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
-                answers = frame.select("task").mapInArrow(refine_batches, "result binary").collect()
+                answers = frame.select("task").mapInArrow(same_version(refine_batches), "result binary").collect()
         except PythonException as error:
-            raise Halt(f"a worker could not do its task; it needs the same packages as the driver: {_last_line(error)}") from error
+            why = unfit(error) or f"a worker could not do its task; it needs the same packages as the driver: {_last_line(error)}"
+            raise Halt(why) from error
         except (PySparkException, Py4JError, OSError, EOFError) as error:
+            if why_never := unfit(error):
+                raise Halt(why_never) from error
             if pulse.silent:
                 raise RetryLater(
                     f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; the next run starts a new one"
@@ -100,12 +105,19 @@ class _Watch:
         self._done = threading.Event()
         self.overdue = False
         self._thread = threading.Thread(target=self._cancel_late, name="refine-watch", daemon=True)
+        # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both calls.
+        remote: Any = session
+        patience_s = timeout_s + min(timeout_s, pulse.timeout_s)
+        self._leave = threading.Timer(patience_s, lambda: None if context else remote.client.close())
+        self._leave.daemon = True
 
     def __enter__(self) -> None:
         self._add(_JOB_TAG)
         self._thread.start()
+        self._leave.start()
 
     def __exit__(self, *_: object) -> None:
+        self._leave.cancel()
         self._done.set()
         self._thread.join(_CANCEL_EVERY_S)
         with contextlib.suppress(PySparkException, Py4JError, OSError):  # The JVM may be gone, and the tag with it.

@@ -22,10 +22,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from archiver.errors import RetryLater
+from archiver.errors import Halt, RetryLater
 from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema, arrow_schema
-from archiver.spark_session import Pulse
+from archiver.spark_session import Pulse, parallelism
+from archiver.spark_worker import same_version, unfit
 from reconcile.coverage import Range
 from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
 from reconcile.spark.intake_digests import digest_batches
@@ -94,9 +95,9 @@ class SparkRows:
             if self._stored is None:
                 rows = _parquet(session, files, _POSITIONS, strict=True)
             else:
-                rows = _tasks(session, files).mapInArrow(self._stored.positions(), _POSITIONS)
-            frame = rows.repartition(_cores(session), "file_path")
-            return _results(frame.sortWithinPartitions("file_path", "pos").mapInArrow(positions_summary, RESULT))
+                rows = _tasks(session, files).mapInArrow(same_version(self._stored.positions()), _POSITIONS)
+            frame = rows.repartition(parallelism(session), "file_path")
+            return _results(frame.sortWithinPartitions("file_path", "pos").mapInArrow(same_version(positions_summary), RESULT))
 
         found: dict[str, tuple[Range, ...]] = {}
         for part in self._job(ask):
@@ -116,10 +117,10 @@ class SparkRows:
 
         def ask(session: SparkSession) -> list[Any]:
             if self._stored is not None:
-                return _results(_tasks(session, files).mapInArrow(self._stored.archives(schema), RESULT))
+                return _results(_tasks(session, files).mapInArrow(same_version(self._stored.archives(schema)), RESULT))
             frame = _parquet(session, files, columns)
             chosen = frame.select(*_place(), sql.col("key.__raw__").alias("key"), "value", "headers", "kafka")
-            return _results(chosen.mapInArrow(archive_summary(files, schema), RESULT))
+            return _results(chosen.mapInArrow(same_version(archive_summary(files, schema)), RESULT))
 
         try:
             return self._job(ask)
@@ -137,8 +138,8 @@ class SparkRows:
         def ask(session: SparkSession) -> list[Any]:
             coordinates, counts = self._coordinates(session, files)
             block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
-            together = coordinates.repartition(_cores(session) * _TASKS_PER_CORE, sql.col("partition"), block)
-            parts = _results(together.sortWithinPartitions("partition", "offset").mapInArrow(sorted_summary, RESULT))
+            together = coordinates.repartition(parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block)
+            parts = _results(together.sortWithinPartitions("partition", "offset").mapInArrow(same_version(sorted_summary), RESULT))
             return [merged_foreign(parts, counts())]
 
         try:
@@ -153,9 +154,11 @@ class SparkRows:
             stored, tasks = self._stored, _tasks(session, files)
 
             def by_footer() -> dict[str, int]:
-                return {uri: rows for part in _results(tasks.mapInArrow(stored.counts(), RESULT)) for uri, rows in part.items()}
+                return {
+                    uri: rows for part in _results(tasks.mapInArrow(same_version(stored.counts()), RESULT)) for uri, rows in part.items()
+                }
 
-            return tasks.mapInArrow(stored.coordinates(), FOREIGN), by_footer
+            return tasks.mapInArrow(same_version(stored.coordinates()), FOREIGN), by_footer
         frame = _parquet(session, files, _COORDINATES, strict=True)
         known = by_spelling(files)
 
@@ -163,7 +166,7 @@ class SparkRows:
             counted = frame.groupBy(sql.col("_metadata.file_path").alias("path")).count().collect()
             return {known[spelled(row["path"])].uri: row["count"] for row in counted}
 
-        return frame.select(*_place(), "kafka").mapInArrow(unhidden(files), FOREIGN), by_rows
+        return frame.select(*_place(), "kafka").mapInArrow(same_version(unhidden(files)), FOREIGN), by_rows
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
         """As the Protocol says."""
@@ -172,14 +175,16 @@ class SparkRows:
         for tasks in _rounds(ordered, _TASKS_PER_JOB):
 
             def ask(session: SparkSession, tasks: Sequence[Sequence[IntakeRange]] = tasks) -> list[Any]:
-                return _results(_handed_out(session, tasks).mapInArrow(digest_batches(*self._intake), RESULT))
+                return _results(_handed_out(session, tasks).mapInArrow(same_version(digest_batches(*self._intake)), RESULT))
 
             for part in self._job(ask):
                 found.update(part)
         return found
 
     def _job(self, ask: Callable[[SparkSession], list[Any]]) -> list[Any]:
-        """One job, in its turn and within its time. Raises `RetryLater`, or `_Unreadable` if files cannot be read."""
+        """One job, in its turn and within its time. Raises `RetryLater`, `_Unreadable` if files cannot be read, `Halt` if
+        the workers cannot run our code.
+        """
         with self._turn("a deep audit"), _apart(self._session(), self._answering()) as session:
             pulse = self._answering()
             overdue = threading.Event()
@@ -202,6 +207,8 @@ class SparkRows:
                     raise RetryLater(
                         f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; audit again"
                     ) from error
+                if why := unfit(error):
+                    raise Halt(why) from error
                 raise _Unreadable(f"spark could not read it: {_told(error)}") from error
             finally:
                 timer.cancel()
@@ -214,7 +221,7 @@ class _Unreadable(RetryLater):
 def _parquet(session: SparkSession, files: Sequence[RowFile], columns: StructType | str, *, strict: bool = False) -> DataFrame:
     """The files' rows, each file in one piece. Unless `strict`, of a file that cannot be read on the rest is left out."""
     total, largest = sum(file.size for file in files), max(file.size for file in files)
-    together = max(largest, min(_TASK_BYTES, total // (_TASKS_PER_CORE * _cores(session)))) + 1
+    together = max(largest, min(_TASK_BYTES, total // (_TASKS_PER_CORE * parallelism(session)))) + 1
     low, high = _BATCH_ROWS
     rows = min(high, max(low, _BATCH_BYTES // max(1, *(file.row_bytes for file in files))))
     for name, value in {
@@ -226,8 +233,8 @@ def _parquet(session: SparkSession, files: Sequence[RowFile], columns: StructTyp
         "spark.sql.files.ignoreMissingFiles": str(not strict).lower(),
         "spark.sql.parquet.columnarReaderBatchSize": rows,
         "spark.sql.execution.arrow.maxRecordsPerBatch": rows,
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": _cores(session),
-        "spark.sql.shuffle.partitions": _cores(session),
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": parallelism(session),
+        "spark.sql.shuffle.partitions": parallelism(session),
         "spark.sql.session.timeZone": "UTC",
     }.items():
         session.conf.set(name, str(value))
@@ -249,7 +256,7 @@ def _handed_out(session: SparkSession, tasks: Sequence[object]) -> DataFrame:
 def _tasks(session: SparkSession, files: Sequence[RowFile]) -> DataFrame:
     """Files to be read through the store, a few tasks per core."""
     total = sum(file.size for file in files)
-    return _handed_out(session, list(_chunks(files, max(1, min(_TASK_BYTES, total // (_TASKS_PER_CORE * _cores(session)))))))
+    return _handed_out(session, list(_chunks(files, max(1, min(_TASK_BYTES, total // (_TASKS_PER_CORE * parallelism(session)))))))
 
 
 def _place() -> list[Column]:
@@ -265,12 +272,6 @@ def _unglobbed(uri: str) -> str:
 
 def _results(frame: DataFrame) -> list[Any]:
     return [unpacked(bytes(row["result"])) for row in frame.collect()]
-
-
-def _cores(session: SparkSession) -> int:
-    if hasattr(session, "sparkContext"):
-        return max(1, session.sparkContext.defaultParallelism)
-    return int(session.conf.get("spark.default.parallelism", "") or 2)
 
 
 @contextlib.contextmanager

@@ -111,14 +111,21 @@ class Deployment:
             found[failpoints.VARIABLE] = armed
         return found
 
-    def run(self, *arguments: str, stdin: str = "", armed: str = "", environ: Mapping[str, str] | None = None) -> Done:
+    def run(
+        self,
+        *arguments: str,
+        stdin: str = "",
+        armed: str = "",
+        environ: Mapping[str, str] | None = None,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> Done:
         """The command in a process of its own."""
         done = subprocess.run(
             [sys.executable, "-m", "archiver", *arguments],
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=COMMAND_TIMEOUT_S,
+            timeout=timeout_s,
             env={**self.environ(armed), **(environ or {})},
             cwd=self.root,
             check=False,

@@ -1,0 +1,39 @@
+"""What holds for every function of ours that a Spark worker runs, whoever made its machine.
+
+Owns the check that a worker runs the driver's version of this package, and the words for a worker that cannot run our code at all. Knows
+nothing of Spark, and must stay small: workers import it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+_Batch = TypeVar("_Batch")
+_UNFIT = ("ModuleNotFoundError:", "ImportError:", "[PYTHON_VERSION_MISMATCH]", "Cannot run program", "this worker runs version")
+"""What the error of a job says if trying again cannot help: packages, Python's version, Python itself, our version."""
+_TEXT_MAX = 500
+
+
+def same_version(work: Callable[[Iterable[_Batch]], Iterator[_Batch]]) -> Callable[[Iterable[_Batch]], Iterator[_Batch]]:
+    """The same work, refused by a worker whose package has another version than the one here.
+
+    The check travels as code, so it also holds on a worker whose package does not know it.
+    """
+    ours = importlib.import_module("archiver").__version__
+
+    def run(batches: Iterable[_Batch]) -> Iterator[_Batch]:
+        found = importlib.import_module("archiver").__version__
+        if found != ours:
+            raise RuntimeError(f"this worker runs version {found} of stream-archiver, the driver {ours}: install the same one")
+        yield from work(batches)
+
+    return run
+
+
+def unfit(error: BaseException) -> str | None:
+    """What is wrong with the workers, if the error of a job says that they cannot run our code; None if it says something else."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if any(word in line for word in _UNFIT)]
+    return f"the workers cannot run this package (docs/operations/spark.md says how they get it): {said[-1][:_TEXT_MAX]}" if said else None
