@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror clean java dist screenshots
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-capacity clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -114,14 +114,29 @@ lock:  ## Resolve the dependencies anew (needs uv); UPGRADE=--upgrade takes the 
 	scripts/lock.sh build $(UPGRADE)
 	scripts/lock.sh dev $(UPGRADE)
 	scripts/lock.sh runtime $(UPGRADE)
+	scripts/lock.sh audit $(UPGRADE)
 
-bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror  ## Run all measurements
+AUDIT := .cache/audit
+
+# Strict: a package that the service does not know fails too, because it says nothing of it. Otherwise a service that cannot be asked passes.
+audit-dependencies:  ## Ask PyPI whether what the locks name has known vulnerabilities (needs the network)
+	@$(PYTHON) -m venv --clear $(AUDIT)
+	@$(AUDIT)/bin/python -m pip install --quiet --require-hashes -r requirements/audit.lock
+	@for lock in build runtime dev audit; do \
+		echo "requirements/$$lock.lock"; \
+		$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$lock.lock || exit 1; \
+	done
+
+bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-capacity  ## Run all measurements
 
 bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
 	$(BIN)/python bench/refine.py
 
 bench-writer: $(INSTALLED)  ## Measure the vectorised writer
 	$(BIN)/python bench/writer.py
+
+bench-capacity: $(INSTALLED)  ## Count the bytes and objects that docs/operations/capacity.md reckons with
+	$(BIN)/python -m bench.capacity --output bench/results/capacity.json
 
 bench-log: $(INSTALLED)  ## Measure appends to the log in SQLite, alone and by several writers
 	$(BIN)/python -m bench.log --output bench/results/log.json
@@ -146,6 +161,12 @@ bench-backlog: $(INSTALLED)  ## Measure what 2,000 archives that wait for one co
 
 bench-mirror: java $(INSTALLED)  ## Measure the mirror beside a bare Kafka consumer (needs Java)
 	$(BIN)/python -m bench.mirror --output bench/results/mirror.json
+
+bench-requests: java $(INSTALLED)  ## Count what each step asks of a bucket (needs Java)
+	$(BIN)/python -m bench.requests --output bench/results/requests.json
+
+bench-etcd: java $(INSTALLED)  ## Measure the log in etcd beside a bare client and SQLite (needs Java)
+	$(BIN)/python -m bench.etcd_log --output bench/results/etcd_log.json
 
 clean:  ## Remove the environment, builds and caches (but for .cache and demo-data)
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

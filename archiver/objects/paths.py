@@ -8,6 +8,7 @@ transforms do.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -22,6 +23,8 @@ EPOCH_MAX: Final = 99_999_999
 _WRITTEN_MS_MAX: Final = 9_999_999_999_999
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
+_HOUR_DIGITS: Final = 3
+"""Two-digit hours of a day begin with so many digits: 0, 1, 2."""
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TOPIC_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -105,6 +108,17 @@ def intake_hour_prefix(written_us: int) -> str:
     written_ms = _checked("write time", written_us // 1000, _WRITTEN_MS_MAX)
     written = _START + timedelta(milliseconds=written_ms)
     return f"{INTAKE_PREFIX}{written.year:04}-{written:%m-%d/%H}/"
+
+
+def intake_hours_prefixes(hours: Iterable[int]) -> list[str]:
+    """What the keys of all intake files start with that were written in these hours since 1970: few prefixes, each for a day or for the
+    hours of one that begin with the same digit, so a listing takes few requests. Other hours that share a prefix are among them.
+    """
+    digits: dict[str, dict[str, None]] = {}
+    for hour in hours:
+        day, _, of_day = intake_hour_prefix(hour * _HOUR_US).removesuffix("/").rpartition("/")
+        digits.setdefault(f"{day}/", {})[of_day[0]] = None
+    return [prefix for day, some in digits.items() for prefix in ([day] if len(some) == _HOUR_DIGITS else [day + one for one in some])]
 
 
 def parse_intake_key(key: str) -> IntakeKey | None:

@@ -26,6 +26,8 @@ from tests.harness.supervisor import SENDERS, RunOptions, Supervisor, program, v
 
 CODES = {"valid": 0, "invalid": 1, "unknown": 2}
 USAGE = 3
+DEPLOYMENTS = LOCAL, BUCKET, MIRROR = ("local", "bucket", "mirror")
+"""One folder; a bucket, etcd and a REST catalog; a mirrored Kafka cluster, and etcd. The last two bring servers, workers and faults."""
 DISK_MEGABYTES, DISK_MEGABYTES_A_MINUTE = 256, 150
 """Size of the small file system: what a run writes in its time, and some room for archives."""
 
@@ -51,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--pause", type=float, default=0.05, help="seconds between two bursts of a sender")
     run.add_argument("--burst-max", type=int, default=40, help="records of a burst")
     run.add_argument("--folder", type=Path, help="where the history is kept (default: a new folder, kept unless the run is valid)")
+    run.add_argument("--deployment", choices=DEPLOYMENTS, default=DEPLOYMENTS[0], help="what it runs on; see docs/testing.md")
     run.add_argument("--no-mount", action="store_true", help="play a full disk by a limit on file sizes, as where nobody may mount")
     run.add_argument("--mounted", action="store_true", help=argparse.SUPPRESS)
     run.add_argument("--temporary", action="store_true", help=argparse.SUPPRESS)
@@ -78,6 +81,8 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list
     if asked.minutes <= 0 or asked.workers < 1 or asked.archive_rounds < 0 or asked.burst_max < 1 or not senders:
         parser.error("--minutes, --workers, --burst-max and the number of --senders must be positive, --archive-rounds not negative")
     seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+    if asked.deployment != LOCAL:
+        return _run_on_servers(parser, asked, seed)
     temporary = asked.temporary or asked.folder is None
     folder = Path(tempfile.mkdtemp(prefix="harness-")) if asked.folder is None else asked.folder.absolute()
     scene = Scene(folder, folder / "disk")
@@ -110,6 +115,27 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list
             shutil.copytree(scene.disk, folder / "deployment")  # The file system ends with this process.
         unmount(scene.disk)
     if code == 0 and temporary:
+        shutil.rmtree(folder)
+    return code
+
+
+def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, seed: int) -> int:
+    """With real servers, which are the tests' own; only then is their code loaded, and never where a verdict is found."""
+    from tests.support.bucket_run import bucket_run
+    from tests.support.mirror_run import mirror_run
+
+    for name in ("workers", "senders", "faults", "archive_rounds", "stop_seconds", "pause", "burst_max", "no_mount"):
+        if getattr(asked, name) != parser.parse_args(["run"]).__dict__[name]:
+            parser.error(f"--{name.replace('_', '-')} is for --deployment {LOCAL}")
+    folder = Path(tempfile.mkdtemp(prefix="harness-")) if asked.folder is None else asked.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"{folder} is not empty; a run wants a folder of its own")
+    print(f"seed {seed}, folder {folder}", file=sys.stderr)
+    with (bucket_run if asked.deployment == BUCKET else mirror_run)(folder, seed, asked.minutes * 60, _tell) as run:
+        run.run()
+    code = _judge(folder, {"seed": seed, "folder": str(folder)})
+    if code == 0 and asked.folder is None:
         shutil.rmtree(folder)
     return code
 

@@ -83,6 +83,18 @@ class TableReading:
     """Per partition, the offset below which the table says it is complete; 0 where it says nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorReading:
+    """A mirrored topic at the end, from both sides."""
+
+    upstream: tuple[Row, ...]
+    """What a plain reader of committed records finds in the cluster; it knows no ingest time."""
+    consumed: tuple[Row, ...]
+    """What `archiver consume` printed, in its order."""
+    table: TableReading
+    """Of the topic; every mirrored topic of a run has one."""
+
+
 @dataclass(frozen=True)
 class History:
     """One run."""
@@ -108,6 +120,8 @@ class History:
     consumed: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
     """Per topic, what `archiver consume` printed, in its order."""
     tables: Mapping[str, TableReading] = field(default_factory=dict)
+    mirrors: Mapping[str, MirrorReading] = field(default_factory=dict)
+    """Per mirrored topic; those are in nothing above."""
     troubles: tuple[str, ...] = ()
     """Why this history is not the whole story: no verdict can be valid, or invalid, then."""
     oddities: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ is left out.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -31,6 +31,7 @@ INVARIANTS: dict[str, str] = {
     "H12": "a record sent again with its sequence number is acknowledged at the same offset",
     "H13": "an acknowledgement has an offset exactly if it is ok",
     "H14": "every record of a file that was dropped for a source is there",
+    "H15": "a mirrored topic has the committed records of its upstream, each once, at its offset, with its bytes, in stream and table",
 }
 SHOWN_MAX = 20
 """Violations of one invariant that are listed; the rest are counted."""
@@ -121,6 +122,7 @@ def judge(history: History) -> Judgement:
             case.found,
             case.order,
             case.tables,
+            case.mirrors,
         )
         for violation in check()
     )
@@ -140,6 +142,9 @@ def _emptiness(history: History) -> Iterator[str]:
         yield "the run did not settle"
     if not any(history.consumed.values()):
         yield "consume read nothing back"
+    for name, mirror in history.mirrors.items():
+        if not mirror.upstream:
+            yield f"topic {name} has no record in its cluster, so nothing was mirrored"
 
 
 def _missing(history: History) -> Iterator[str]:
@@ -286,7 +291,10 @@ class _Case:
         """Holes that no acknowledgement explains must be of records that were sent in transactions and got no answer."""
         strange = [offset for offset in holes if (topic, partition, offset) not in self._promised]
         possible = sum(
-            sent.topic == topic and partition in sent.partitions and sent.outcome == "unknown" and sent.digest not in self.seen
+            sent.topic == topic
+            and (not sent.partitions or partition in sent.partitions)  # none: its key decides, and no answer came
+            and sent.outcome == "unknown"
+            and sent.digest not in self.seen
             for sent in self.sent.values()
             if sent.fate in ("aborted", "undecided")
         )
@@ -336,6 +344,18 @@ class _Case:
             for key in sorted(set(expected) - seen):
                 yield Violation("H8", _text((topic, *key)), "not in the table, though below the watermark")
 
+    def mirrors(self) -> Iterator[Violation]:
+        """H15."""
+        for topic, mirror in self.history.mirrors.items():
+            upstream = {(row.partition, row.offset): row.digest for row in mirror.upstream}
+            here = {(row.partition, row.offset): row for row in mirror.consumed}
+            yield from _mirrored(topic, "stream", mirror.consumed, upstream)
+            yield from _mirrored(topic, "table", mirror.table.rows, upstream)
+            for row in mirror.table.rows:
+                key = (row.partition, row.offset)
+                if key in here and here[key].digest == row.digest and here[key] != row:
+                    yield Violation("H15", _text((topic, *key)), f"the table has {row}, consume {here[key]}")
+
     def counts(self) -> dict[str, Any]:
         """How much the verdict rests on."""
         newest = {(attempt.sender, attempt.number): attempt for attempt in self.history.attempts}
@@ -354,7 +374,30 @@ class _Case:
             "faults": dict(self.history.faults),
             "consumed": sum(map(len, self.history.consumed.values())),
             "table_rows": sum(len(table.rows) for table in self.history.tables.values()),
+            "mirrored": sum(len(mirror.upstream) for mirror in self.history.mirrors.values()),
         }
+
+
+def _mirrored(topic: str, where: str, rows: Sequence[Row], upstream: Mapping[tuple[int, int], str]) -> Iterator[Violation]:
+    """H15 of one side: the records of the upstream in the order of their offsets, and nothing else."""
+    newest: dict[int, Row] = {}
+    seen: set[tuple[int, int]] = set()
+    for row in rows:
+        key, before = (row.partition, row.offset), newest.get(row.partition)
+        if key in seen:
+            yield Violation("H15", _text((topic, *key)), f"twice in the {where}")
+        elif key not in upstream:
+            yield Violation("H15", _text((topic, *key)), f"in the {where}, and no committed record upstream")
+        elif row.digest != upstream[key]:
+            yield Violation("H15", _text((topic, *key)), f"the {where} has {row.digest}, upstream {upstream[key]}")
+        if before is not None and row.offset > before.offset and row.ingest_us < before.ingest_us:
+            yield Violation("H15", _text((topic, *key)), f"ingest time {row.ingest_us} after {before.ingest_us} in the {where}")
+        if before is not None and row.offset < before.offset:
+            yield Violation("H15", _text((topic, *key)), f"after offset {before.offset} in the {where}")
+        newest[row.partition] = row
+        seen.add(key)
+    for key in sorted(upstream.keys() - seen):
+        yield Violation("H15", _text((topic, *key)), f"not in the {where}, and committed upstream")
 
 
 def _text(place: Place) -> str:

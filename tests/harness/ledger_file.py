@@ -63,5 +63,11 @@ class LedgerFile:
         with self._lock:
             self._file.close()
 
+    def reopen(self) -> None:
+        """Go on after `close`, in another part."""
+        with self._lock:
+            self._part += 1
+            self._file = self._open()
+
     def _open(self) -> BinaryIO:
         return (self._folder / f"{self._name}.{self._part:04}.jsonl").open("xb")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.harness.history import Attempt, History, Row, TableReading, Transaction
+from tests.harness.history import Attempt, History, MirrorReading, Row, TableReading, Transaction
 
 FORMAT = 1
 SUPERVISOR = "run"
@@ -81,6 +81,7 @@ def load(folder: Path) -> History:
     troubles += gathered.troubles
     tables: dict[str, TableReading] = {}
     consumed: dict[str, tuple[Row, ...]] = {}
+    upstream: dict[str, tuple[Row, ...]] = {}
     for event in _reads(run):
         what, topic = event["what"], event["topic"]
         if event["error"] is not None:
@@ -92,16 +93,23 @@ def load(folder: Path) -> History:
         elif what == "table":
             tables[topic] = TableReading(rows, {int(partition): offset for partition, offset in event["watermarks"].items()})
         else:
-            consumed[topic] = rows
+            (consumed if what == "consume" else upstream)[topic] = rows
     topics: dict[str, Any] = head["topics"]
     tabled = tuple(name for name, topic in topics.items() if topic["table"] is not None)
+    mirrored = {name for name, topic in topics.items() if topic.get("mirrored")}
     troubles += [f"topic {name} was not read by consume" for name in topics if name not in consumed]
     if head["rounds"]:
         troubles += [f"the table of topic {name} was not read" for name in tabled if name not in tables]
+    mirrors = {
+        name: MirrorReading(upstream[name], consumed[name], tables[name])
+        for name in sorted(mirrored)
+        if name in upstream and name in consumed and name in tables
+    }
+    troubles += [f"mirrored topic {name} was not read on both sides" for name in sorted(mirrored - mirrors.keys())]
     return History(
         seed=head["seed"],
-        topics=tuple(topics),
-        tabled=tabled,
+        topics=tuple(name for name in topics if name not in mirrored),
+        tabled=tuple(name for name in tabled if name not in mirrored),
         faults_asked=tuple(head["faults"]),
         rounds_asked=head["rounds"],
         attempts=tuple(gathered.attempts.values()),
@@ -109,8 +117,9 @@ def load(folder: Path) -> History:
         dropped=frozenset(gathered.dropped),
         faults=dict(gathered.faults),
         settled=any(event["event"] == "settled" for event in run.events),
-        consumed=consumed,
-        tables=tables,
+        consumed={name: rows for name, rows in consumed.items() if name not in mirrored},
+        tables={name: table for name, table in tables.items() if name not in mirrored},
+        mirrors=mirrors,
         troubles=tuple(dict.fromkeys(troubles)),
         oddities=tuple(oddities),
     )

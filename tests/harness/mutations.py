@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from tests.harness.history import Attempt, History, Place, Row, TableReading, Transaction
+from tests.harness.history import Attempt, History, MirrorReading, Place, Row, TableReading, Transaction
 
 _T = TypeVar("_T")
 Mutation = Callable[[History, random.Random], History]
@@ -396,3 +396,67 @@ def file_out_of_order(history: History, rng: random.Random) -> History:
     first, place = _choose(rng, _of_files(history))
     mates = [one for one, at in _of_files(history) if one.file == first.file and at[:2] == place[:2] and one is not first]
     return _swapped(history, first, _choose(rng, mates))
+
+
+def _mirrored(history: History, rng: random.Random, change: Callable[[tuple[Row, ...], Row], tuple[Row, ...]], *sides: str) -> History:
+    """A mirrored topic with another stream, another table or both; `change` gets the rows of a side and the one that was chosen."""
+    name = _choose(rng, [name for name, mirror in history.mirrors.items() if mirror.upstream])
+    mirror = history.mirrors[name]
+    chosen = _choose(rng, mirror.consumed)
+    table = mirror.table
+    changed = MirrorReading(
+        mirror.upstream,
+        change(mirror.consumed, chosen) if "stream" in sides else mirror.consumed,
+        TableReading(change(table.rows, chosen), table.watermarks) if "table" in sides else table,
+    )
+    return replace(history, mirrors={**history.mirrors, name: changed})
+
+
+@_breaks("H15")
+def mirrored_lost(history: History, rng: random.Random) -> History:
+    """A committed record of the upstream is nowhere."""
+    return _mirrored(history, rng, lambda rows, gone: tuple(row for row in rows if row != gone), "stream", "table")
+
+
+@_breaks("H15")
+def mirrored_lost_on_the_way_to_the_table(history: History, rng: random.Random) -> History:
+    """It is in the stream, and the table does not get it."""
+    return _mirrored(history, rng, lambda rows, gone: tuple(row for row in rows if row != gone), "table")
+
+
+@_breaks("H15")
+def mirrored_twice(history: History, rng: random.Random) -> History:
+    """A record is there twice."""
+    return _mirrored(history, rng, lambda rows, one: tuple(sorted([*rows, one], key=lambda row: (row.partition, row.offset))), "table")
+
+
+@_breaks("H15")
+def mirrored_at_another_offset(history: History, rng: random.Random) -> History:
+    """A record has an offset of our own making."""
+
+    def moved(rows: tuple[Row, ...], one: Row) -> tuple[Row, ...]:
+        return tuple(replace(row, offset=row.offset + FAR) if row == one else row for row in rows)
+
+    return _mirrored(history, rng, moved, "stream", "table")
+
+
+@_breaks("H15")
+def mirrored_aborted(history: History, rng: random.Random) -> History:
+    """A record of an aborted transaction is taken for a committed one."""
+
+    def taken(rows: tuple[Row, ...], one: Row) -> tuple[Row, ...]:
+        last = max((row for row in rows if row.partition == one.partition), key=lambda row: row.offset)
+        aborted = replace(last, offset=last.offset + 2, digest="of an aborted transaction")
+        return tuple(sorted([*rows, aborted], key=lambda row: (row.partition, row.offset)))
+
+    return _mirrored(history, rng, taken, "stream", "table")
+
+
+@_breaks("H15")
+def mirrored_otherwise(history: History, rng: random.Random) -> History:
+    """A record has lost its headers."""
+
+    def changed(rows: tuple[Row, ...], one: Row) -> tuple[Row, ...]:
+        return tuple(replace(row, digest="without its headers") if row == one else row for row in rows)
+
+    return _mirrored(history, rng, changed, "stream", "table")

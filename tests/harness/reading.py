@@ -1,20 +1,17 @@
 """Reading back: the topics by the product's command, the tables by other code.
 
-Tables are read from the catalog's database on: metadata JSON, manifest list and manifests (Avro), data files (Parquet), each with a library
-for that format and nothing else. Neither the product's readers nor an Iceberg library has a part in it.
+Tables are read from where the catalog points to: metadata JSON, manifest list and manifests (Avro), data files (Parquet), each with a
+library for that format and nothing else. Neither the product's readers nor an Iceberg library has a part in it.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import fastavro
 import pyarrow as pa
@@ -23,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tests.harness.history import Row
 from tests.harness.payload import digest
+from tests.harness.places import Tables, Unreadable
 
 ValueOf = Callable[[Any], bytes | None]
 _START = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,10 +28,6 @@ _DELETED = 2
 """Status of a manifest's entry whose file is no longer part of the table."""
 _DATA = 0
 """Content of a file or manifest that holds rows, not deletions."""
-
-
-class Unreadable(Exception):
-    """A table is not what its own metadata says; the text says where."""
 
 
 def consumed_rows(output: Path) -> Iterator[Row]:
@@ -51,14 +45,16 @@ def consumed_rows(output: Path) -> Iterator[Row]:
             )
 
 
-def table_rows(catalog: Path, identifier: str, value_of: ValueOf | None = None) -> tuple[list[Row], dict[int, int]]:
+def table_rows(tables: Tables, identifier: str, value_of: ValueOf | None = None) -> tuple[list[Row], dict[int, int]]:
     """Rows and watermarks of a table, both empty if there is none. Raises `Unreadable`, `OSError`, or the error of a format's library.
 
     `value_of` makes the bytes of a message from its column; without it they are those of `__raw__`, as where there is no schema.
     """
-    metadata = _metadata(catalog, identifier)
-    if metadata is None:
+    location = tables.metadata_location(identifier)
+    if location is None:
         return [], {}
+    with tables.opened(location) as file:
+        metadata = json.load(file)
     evidence = metadata.get("properties", {}).get("archiver.watermarks")
     watermarks = {} if evidence is None else dict(enumerate(json.loads(evidence)["offsets"]))
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
@@ -66,51 +62,36 @@ def table_rows(catalog: Path, identifier: str, value_of: ValueOf | None = None) 
     if current is None:
         return [], watermarks
     rows: list[Row] = []
-    for path in _data_files(current["manifest-list"]):
-        rows += _file_rows(path, value_of or _raw)
+    for data_file in _data_files(tables, current["manifest-list"]):
+        rows += _file_rows(tables, data_file, value_of or _raw)
     return sorted(rows, key=lambda row: (row.partition, row.offset)), watermarks
 
 
-def _metadata(catalog: Path, identifier: str) -> Any:
-    if not catalog.exists():
-        return None
-    namespace, _, name = identifier.rpartition(".")
-    with contextlib.closing(sqlite3.connect(f"file:{catalog}?mode=ro", uri=True, timeout=60)) as connection:
-        try:
-            found = connection.execute(
-                "SELECT metadata_location FROM iceberg_tables WHERE table_namespace = ? AND table_name = ?", (namespace, name)
-            ).fetchone()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                return None
-            raise
-    return None if found is None else json.loads(_path(found[0]).read_bytes())
-
-
-def _data_files(manifest_list: str) -> Iterator[Path]:
-    for manifest in _avro(manifest_list):
+def _data_files(tables: Tables, manifest_list: str) -> Iterator[Any]:
+    """What manifests say of each file of the table."""
+    for manifest in _avro(tables, manifest_list):
         if manifest["content"] != _DATA:
             raise Unreadable(f"{manifest_list} names deletions, and nobody asked for any")
-        for entry in _avro(manifest["manifest_path"]):
+        for entry in _avro(tables, manifest["manifest_path"]):
             if entry["status"] == _DELETED:
                 continue
             file = entry["data_file"]
             if file["content"] != _DATA or file["file_format"].upper() != "PARQUET":
                 raise Unreadable(f"{file['file_path']} is not a Parquet file of rows")
-            path = _path(file["file_path"])
-            if pq.read_metadata(path).num_rows != file["record_count"]:
-                raise Unreadable(f"{path} does not have the {file['record_count']} rows its manifest says")
-            yield path
+            yield file
 
 
-def _avro(location: str) -> list[Any]:
-    with _path(location).open("rb") as file:
+def _avro(tables: Tables, location: str) -> list[Any]:
+    with tables.opened(location) as file:
         return list(fastavro.reader(file))
 
 
-def _file_rows(path: Path, value_of: ValueOf) -> list[Row]:
-    with pq.ParquetFile(path) as file:
+def _file_rows(tables: Tables, data_file: Any, value_of: ValueOf) -> list[Row]:
+    location = data_file["file_path"]
+    with tables.opened(location) as opened, pq.ParquetFile(opened) as file:
         table = file.read()
+    if len(table) != data_file["record_count"]:
+        raise Unreadable(f"{location} has {len(table)} rows, and its manifest says {data_file['record_count']}")
     places: pa.StructArray = table.column("kafka").combine_chunks()  # type: ignore[assignment]
     columns = {name: places.field(name) for name in ("partition", "offset", "event_timestamp", "ingest_timestamp", "batch_start")}
     event_us: list[Any] = pc.cast(columns["event_timestamp"], pa.int64()).to_pylist()
@@ -150,7 +131,3 @@ def _bytes(text: str | None) -> bytes | None:
 
 def _time_us(text: str) -> int:
     return (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
-
-
-def _path(location: str) -> Path:
-    return Path(unquote(urlsplit(location).path))

@@ -14,13 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 import psutil
 import yaml
+
+from tests.harness.places import LocalTables, Tables
 
 ROOT = Path(__file__).resolve().parents[2]
 TOPICS: dict[str, dict[str, Any]] = {
@@ -51,12 +53,21 @@ class Scene:
         """The Iceberg catalog's database."""
         return self.disk / "catalog.db"
 
+    @property
+    def topics(self) -> Mapping[str, dict[str, Any]]:
+        """Every topic of the run; a mirrored one says so, and nobody here sends to it."""
+        return TOPICS
+
+    def tables(self) -> Tables:
+        """The tables, as other code than the product's gets at them."""
+        return LocalTables(self.catalog)
+
     def prepare(self) -> None:
         """Write the configuration; nothing else is created."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.disk.mkdir(parents=True, exist_ok=True)
         topics = []
-        for name, topic in TOPICS.items():
+        for name, topic in self.topics.items():
             archive: dict[str, Any] = {"kind": "none"}
             if topic["table"] is not None:
                 archive = {"kind": "iceberg", "catalog": "local", "table": topic["table"]}

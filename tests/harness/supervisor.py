@@ -20,8 +20,9 @@ from typing import Any
 from tests.harness.fault_plan import DISK, KILL, ROUND, ROUND_KILL, STOP, Action, FaultPlan, plan_faults
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.loading import FORMAT, SUPERVISOR, ledger_names, read_ledger
-from tests.harness.reading import Unreadable, consumed_rows, table_rows
-from tests.harness.scene import TOPICS, Beginning, Disk, Scene, kill_tree
+from tests.harness.places import Unreadable
+from tests.harness.reading import consumed_rows, table_rows
+from tests.harness.scene import Beginning, Disk, Scene, kill_tree
 
 SENDERS = ("plain", "idempotent", "transactional")
 """Kinds of sending threads: see `senders.py` and `numbered.py`."""
@@ -110,8 +111,9 @@ class Supervisor:
 
     def _begin(self) -> None:
         options = self.options
+        topics, kinds = self.scene.topics, self._plan.kinds
         self._ledger.write(
-            "run", format=FORMAT, seed=options.seed, topics=TOPICS, faults=self._plan.kinds, rounds=options.rounds, asked=asdict(options)
+            "run", format=FORMAT, seed=options.seed, topics=topics, faults=kinds, rounds=options.rounds, asked=asdict(options)
         )
         self._ledger.write(
             "plan", actions=[asdict(action) for action in self._plan.actions], spells=[asdict(spell) for spell in self._plan.spells]
@@ -139,7 +141,7 @@ class Supervisor:
             "seed": self.options.seed,
             "origin_s": self._origin_s,
             "beginning": str(self._beginning),
-            "topics": {name: topic["partitions"] for name, topic in TOPICS.items()},
+            "topics": {name: topic["partitions"] for name, topic in self.scene.topics.items() if not topic.get("mirrored")},
             "senders": self.options.senders,
             "spells": [] if settling else [asdict(spell) for spell in self._plan.spells],
             "pause_s": self.options.pause_s,
@@ -296,7 +298,7 @@ class Supervisor:
             time.sleep(TICK_S)
 
     def _read(self) -> None:
-        for topic in TOPICS:
+        for topic in self.scene.topics:
             output = self.scene.folder / f"output-{topic}.jsonl"
             with output.open("wb") as file:
                 process = self.scene.start(f"consume-{topic}", "-m", "archiver", "consume", "--topic", topic, stdout=file)
@@ -309,9 +311,13 @@ class Supervisor:
             self._note_rows("consume", topic, error, lambda output=output: (list(consumed_rows(output)), {}))  # type: ignore[misc]
             if error is None:
                 output.unlink()
-            table = TOPICS[topic]["table"]
+        self._read_tables()
+
+    def _read_tables(self) -> None:
+        for topic, settings in self.scene.topics.items():
+            table = settings["table"]
             if table is not None and self.options.rounds:
-                self._note_rows("table", topic, None, lambda table=table: table_rows(self.scene.catalog, table))  # type: ignore[misc]
+                self._note_rows("table", topic, None, lambda table=table: table_rows(self.scene.tables(), table))  # type: ignore[misc]
 
     def _note_rows(self, what: str, topic: str, error: str | None, read: Callable[[], tuple[list[Any], dict[int, int]]]) -> None:
         rows: list[Any] = []

@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("archiver", "intake", "reconcile", "tests", "docs", "pyproject.toml")
+FETCHED = ROOT / ".cache"
+"""The real servers that tests run: not copied, and fetched once for all."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ def copy_packages(target: Path) -> None:
             shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("histories", "golden_deployment"))
         else:
             shutil.copy2(ROOT / name, target / name)
+    if FETCHED.is_dir():
+        (target / FETCHED.name).symlink_to(FETCHED)
 
 
 @contextmanager

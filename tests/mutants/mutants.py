@@ -1,8 +1,9 @@
-"""Every known way to break the write path on purpose, and who should notice. Those of the mapping stand in `schema_mutants`."""
+"""Every known way to break the write path on purpose, and who should notice. Others stand in files of their own."""
 
 from __future__ import annotations
 
 from tests.mutants.breaking import Mutant
+from tests.mutants.mirror_mutants import MIRRORING
 from tests.mutants.publish_mutants import PUBLISHING
 from tests.mutants.schema_mutants import MAPPING
 
@@ -489,4 +490,4 @@ DELETING = (
     ),
 )
 
-MUTANTS = (*DURABILITY, *ACKNOWLEDGING, *APPENDING, *FOLDING, *KEEPING, *SOURCES, *DELETING, *MAPPING, *PUBLISHING)
+MUTANTS = (*DURABILITY, *ACKNOWLEDGING, *APPENDING, *FOLDING, *KEEPING, *SOURCES, *DELETING, *MAPPING, *PUBLISHING, *MIRRORING)

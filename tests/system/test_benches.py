@@ -12,6 +12,9 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 TIMEOUT_S = 400
+LISTS_OF_A_START_MAX = 10
+LEDGER_ENTRIES_OF_A_ROUND = 6
+"""The epoch, and the five of a commit."""
 
 
 def measured(bench: str, tmp_path: Path) -> dict[str, Any]:
@@ -140,6 +143,21 @@ def test_growth(tmp_path: Path) -> None:
         assert set(table["growth"]) == {"bytes", "requests", "p50", "cpu_p50", "ledger_cpu_p50", "reached"}
 
 
+def test_capacity(tmp_path: Path) -> None:
+    document = measured("capacity", tmp_path)
+    one, many = document["intake"]["1x10"], document["intake"]["20x10"]
+    for flush in (one, many):
+        assert flush["files"] == 1
+        assert flush["file_bytes"] > flush["entry_bytes"] > 16 + 32, "an id and a digest at least"
+    assert many["entry_bytes_per_segment"] < one["entry_bytes"]
+    ledger = document["ledger"]
+    for case in ledger["cases"].values():
+        assert case["entries_per_round"] == 5
+        assert sum(case["bytes_by_body"].values()) == pytest.approx(case["bytes_per_round"], abs=5)
+        told = ledger["bytes_each_round"] + case["archives"] * ledger["bytes_each_further_archive"]
+        assert told == pytest.approx(case["bytes_per_round"], rel=0.02), "it grows with the archives, by the same each"
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_deep_audit(tmp_path: Path) -> None:
@@ -163,3 +181,51 @@ def test_mirror(tmp_path: Path) -> None:
             check_spread(document[f"{name}_records_per_{what}_second"])
     for what in ("core", "wall"):
         check_spread(document[f"ratio_of_{what}_seconds"])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_requests(tmp_path: Path) -> None:
+    """The counts that docs/operations/s3.md states: they do not depend on the machine, but for LIST, which does on the time of the day."""
+    document = measured("requests", tmp_path)
+    steps = document["steps"]
+    assert list(steps["intake_file"].items())[:6] == [("PUT", 1), ("POST", 0), ("GET", 0), ("HEAD", 0), ("LIST", 0), ("DELETE", 0)]
+    assert [steps["start"][kind] for kind in ("PUT", "POST", "HEAD", "DELETE")] == [1, 0, 0, 0]
+    assert steps["start"]["LIST"] <= LISTS_OF_A_START_MAX
+    # An archive; manifest, manifest list and metadata file in three requests each.
+    assert [steps["commit"][kind] for kind in ("PUT", "POST", "DELETE")] == [4, 6, 0]
+    assert steps["commit"]["LIST"] <= 3
+    assert steps["further_archive"]["PUT"] == 1
+    assert steps["further_archive"]["requests"] < 2
+    assert steps["idle_minute"]["POST"] == steps["idle_minute"]["DELETE"] == 0, "no table is changed"
+    for name in ("bulk_in", "bulk_archived"):
+        step = document["bulk"][name]
+        assert step["requests"] == sum(step[kind] for kind in ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE"))
+    # Random bytes stay as many, in the intake file and in the archive.
+    assert 1 < document["bulk"]["bulk_in"]["in_by_raw"] < 1.2
+    assert 1 < document["bulk"]["bulk_archived"]["in_by_raw"] < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_etcd_log(tmp_path: Path) -> None:
+    document = measured("etcd_log", tmp_path)
+    for name in ("one_member", "three_members"):
+        case = document[name]
+        for contender in ("log", "bare", "sqlite"):
+            for what in ("appends_per_second", "p50_ms", "p99_ms"):
+                check_spread(case[contender][what])
+            if contender != "log":
+                check_spread(case[contender]["ratio"])
+        for what in ("seen_p50_ms", "seen_p99_ms", "poll_p50_ms"):
+            check_spread(case[what])
+    taken = document["bytes"]
+    for half in ("first_half", "second_half"):
+        # An entry is kept whole, in pages that are rarely full; until its history is compacted every tail is kept as well.
+        assert taken["entry_bytes"] < taken["bytes_kept_per_entry"][half] < 3 * taken["entry_bytes"]
+        assert taken["bytes_kept_per_entry"][half] < taken["bytes_per_append"][half]
+    entries = document["deployment"]
+    assert entries["intake_entries_per_round"]["count"] == 1
+    assert entries["control_entries_per_round"]["count"] == LEDGER_ENTRIES_OF_A_ROUND

@@ -89,6 +89,9 @@ def test_a_saved_history_is_judged_by_the_program(tmp_path: Path) -> None:
         (("run", "--senders", "nobody"), "there is no nobody"),
         (("run", "--minutes", "0"), "must be positive"),
         (("run", "--folder", "tests"), "is not empty"),
+        (("run", "--deployment", "moon"), "invalid choice"),
+        (("run", "--deployment", "bucket", "--faults", "disk"), "--faults is for --deployment local"),
+        (("run", "--deployment", "mirror", "--folder", "tests"), "is not empty"),
     ],
 )
 def test_bad_usage(arguments: tuple[str, ...], said: str) -> None:

@@ -17,7 +17,7 @@ from tests.support.serving import Served, quick
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 LINE = b'{"value": "AAAA"}\n'
-REQUESTS_OF_A_ROUND_MAX = 100
+REQUESTS_OF_A_ROUND_MAX = 60
 """Of a command that archives two partitions of one topic into its table, its own start and look at the other topics included."""
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.harness.history import Attempt, History, Outcome, Row, TableReading, Transaction
+from tests.harness.history import Attempt, History, MirrorReading, Outcome, Row, TableReading, Transaction
 from tests.harness.judging import INVARIANTS, SHOWN_MAX, judge
 from tests.harness.loading import load
 from tests.harness.mutations import MUTATIONS, NotApplicable
@@ -119,7 +120,16 @@ def good_history() -> History:
         settled=True,
         consumed=consumed,
         tables={"alpha": table},
+        mirrors={"copied": mirror()},
     )
+
+
+def mirror() -> MirrorReading:
+    """A mirrored topic with a gap in each partition, where a transaction was aborted."""
+    places = [(partition, offset) for partition in range(PARTITIONS) for offset in (*range(4), *range(7, 12))]
+    upstream = tuple(Row(*place, f"upstream-{place}", 0, None) for place in places)
+    here = tuple(replace(row, ingest_us=5_000 + row.offset) for row in upstream)
+    return MirrorReading(upstream, here, TableReading(here, dict.fromkeys(range(PARTITIONS), 12)))
 
 
 def violated(history: History) -> set[str]:
@@ -190,6 +200,7 @@ def test_every_mutation_can_be_played_on_some_saved_history() -> None:
         ({"consumed": {"alpha": ()}}, "consume read nothing back"),
         ({"tables": {}}, "the tables are empty"),
         ({"tables": {"alpha": TableReading((), {})}}, "the tables are empty"),
+        ({"mirrors": {"copied": MirrorReading((), (), TableReading((), {}))}}, "copied has no record in its cluster"),
         ({"troubles": ("a ledger is torn",)}, "a ledger is torn"),
         ({"oddities": ("a worker ended by itself",)}, "a worker ended by itself"),
     ],
@@ -198,6 +209,23 @@ def test_little_or_half_a_history_is_unknown(change: dict[str, object], reason: 
     judgement = judge(replace(good_history(), **change))  # type: ignore[arg-type]
     assert judgement.verdict == "unknown"
     assert any(reason in found for found in judgement.reasons), judgement.reasons
+
+
+def test_a_transaction_left_open_may_have_taken_offsets_that_its_keys_chose() -> None:
+    """Nobody was told the partition; one hole more than there are such records is still one too many."""
+    history = good_history()
+    _, mutate = MUTATIONS["holed"]
+    holed = mutate(history, random.Random(3))
+    (violation,) = judge(holed).violations
+    empty, explained = map(int, re.findall(r"^\d+|(?<=at most )\d+", violation.what))
+    topic = violation.where.partition(":")[0]
+    left = [
+        Attempt("leaving", 100 + number, 1, topic, None, f"left-{number}", sequence=number, producer=(7, 0), transaction="left open")
+        for number in range(empty - explained)
+    ]
+    steps = {**history.transactions, "left open": Transaction("left open")}
+    assert judge(replace(holed, attempts=(*holed.attempts, *left), transactions=steps)).verdict == "valid"
+    assert judge(replace(holed, attempts=(*holed.attempts, *left[1:]), transactions=steps)).verdict == "invalid"
 
 
 def test_a_run_in_which_nothing_succeeded_is_unknown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,29 @@ def test_a_line_torn_by_a_kill_was_not_sent(folder: Path) -> None:
 
 def test_an_empty_folder_is_unknown(tmp_path: Path) -> None:
     assert judge(load(tmp_path)).verdict == "unknown"
+
+
+@pytest.mark.parametrize("gone", ["upstream-m.one.jsonl", "consume-m.two.jsonl", "table-m.one.jsonl"])
+def test_a_mirror_that_was_not_read_on_both_sides_is_unknown(tmp_path: Path, gone: str) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(Path(__file__).parents[1] / "harness" / "histories" / "mirror", half)
+    assert judge(load(half)).verdict == "valid"
+    (half / gone).unlink()
+    told = judge(load(half))
+    assert told.verdict == "unknown"
+    assert any("not read on both sides" in reason for reason in told.reasons)
+
+
+def test_a_ledger_that_goes_on_has_another_part(tmp_path: Path) -> None:
+    ledger = LedgerFile(tmp_path, "run", 0.0)
+    ledger.write("first")
+    ledger.close()
+    ledger.reopen()
+    ledger.write("second")
+    ledger.close()
+    found = read_ledger(tmp_path, "run")
+    assert ([event["event"] for event in found.events], found.troubles) == (["first", "second"], [])
+    assert len(parts(tmp_path, "run")) == 2
 
 
 def test_lines_of_a_ledger_are_readable_at_once(tmp_path: Path) -> None:

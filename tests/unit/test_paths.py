@@ -232,6 +232,21 @@ def test_other_keys_are_no_checkpoints_and_no_shelves(key: str) -> None:
     assert paths.parse_shelf_key(key) is None
 
 
+@given(st.lists(st.integers(0, 2_777_775), max_size=100))
+def test_prefixes_of_hours_have_all_their_files_once(hours: list[int]) -> None:
+    prefixes = paths.intake_hours_prefixes(hours)
+    for hour in hours:
+        key = paths.intake_key(hour * 3_600_000_000 + 1, ULID)
+        assert sum(key.startswith(prefix) for prefix in prefixes) == 1
+
+
+def test_a_day_of_hours_is_few_prefixes() -> None:
+    """From 13 h to 14 h of the next day, and a day whole."""
+    prefixes = paths.intake_hours_prefixes(range(13, 39))
+    assert prefixes == ["intake/1970-01-01/1", "intake/1970-01-01/2", "intake/1970-01-02/0", "intake/1970-01-02/1"]
+    assert paths.intake_hours_prefixes(range(24, 49)) == ["intake/1970-01-02/", "intake/1970-01-03/0"]
+
+
 @given(st.integers(0, 9_999_990_000_000_000))
 def test_the_hour_of_an_intake_file(written_us: int) -> None:
     hour = paths.intake_hour_prefix(written_us)

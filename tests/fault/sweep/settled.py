@@ -24,6 +24,7 @@ from tests.harness.judging import judge
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.loading import FORMAT, SUPERVISOR, ledger_names, load, read_ledger
 from tests.harness.payload import digest
+from tests.harness.places import LocalTables
 from tests.harness.reading import table_rows
 
 TABLED = {"orders": rebuilt_order, "clicks": None}
@@ -142,7 +143,7 @@ def _read_back(ground: Ground, run: LedgerFile, topics: Mapping[str, Any]) -> No
             ]
             _note(ground.history, run, "consume", topic, rows, {})
     for topic, value_of in TABLED.items():
-        rows, watermarks = table_rows(ground.root / "catalog.db", topics[topic]["table"], value_of)
+        rows, watermarks = table_rows(LocalTables(ground.root / "catalog.db"), topics[topic]["table"], value_of)
         _note(ground.history, run, "table", topic, rows, watermarks)
 
 

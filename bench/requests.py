@@ -1,0 +1,233 @@
+"""How many requests each step asks of a bucket, by kind, and how many bytes go in and out.
+
+Counted on their way to s3proxy, a real server, in a proxy before it. Counts do not depend on the machine; those of LIST do a little on the
+time of the day, because a start lists intake by days and tens of hours. Measured are
+
+- `first_start`: the command `produce` where nothing is yet, with one record: the deployment begins, and one intake file is stored;
+- `start`: the same command later, without the file; every start looks into intake files that came last, up to 64 of them, with a GET each;
+- `intake_file`: one intake file of a writer that is open, the mean of some;
+- `round_of_N`: the command `archive` for one table and N archives of one intake file, its own start included; without that start (counted
+  just before) `round_of_1` is `commit`: one archive, read, written and committed. What each more adds is `further_archive`;
+- `idle_minute`: a daemon with all its roles, with the settings as they are by default, and nothing to do;
+- `bulk_in`, `bulk_archived`: many records of random bytes sent at once, and archived; also per GiB of their raw bytes.
+
+    python -m bench.requests [--quick] [--output bench/results/requests.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import platform
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from archiver import Writer
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+from tests.support.deployment import Deployment, jsonl
+from tests.support.http_faults import Answer, Asked
+from tests.support.s3_faults import S3Faults
+from tests.support.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.serving import Served
+
+PARTITIONS = 8
+ARCHIVES = (1, 2, 8)
+FILES = 10
+KINDS = ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE")
+RECORD_BYTES = 4096
+GIB = 1024**3
+SETTLED_BY_IDLE = 2
+"""Before a daemon is idle it begins what it does seldom; so many times as long as it is then watched."""
+
+
+class CountingProxy(S3Faults):
+    """Counts what passes."""
+
+    def __init__(self, server: S3Server) -> None:
+        super().__init__(server)
+        self._kinds: Counter[str] = Counter()
+        self._bytes = Counter({"in": 0, "out": 0})
+
+    def taken(self) -> dict[str, int]:
+        """Requests of each kind since the last look, and the bytes of their bodies and answers."""
+        with self._lock:
+            kinds, self._kinds = self._kinds, Counter()
+            sizes, self._bytes = self._bytes, Counter({"in": 0, "out": 0})
+        self.counts()  # which keeps a list
+        return {**{kind: kinds[kind] for kind in KINDS}, "requests": kinds.total(), "bytes_in": sizes["in"], "bytes_out": sizes["out"]}
+
+    def _serve(self, handler: BaseHTTPRequestHandler, asked: Asked) -> None:
+        parts = urlsplit(asked.path)
+        is_list = asked.method == "GET" and {"list-type", "uploads"} & parse_qs(parts.query, keep_blank_values=True).keys()
+        with self._lock:
+            self._kinds["LIST" if is_list else asked.method] += 1
+            self._bytes["in"] += len(asked.body)
+        super()._serve(handler, asked)
+
+    def _pass_on(self, asked: Asked) -> Answer:
+        answer = super()._pass_on(asked)
+        with self._lock:
+            self._bytes["out"] += len(answer.body)
+        return answer
+
+
+def deployed(folder: Path, server: S3Server, endpoint: str) -> Deployment:
+    """One topic with a table, in a new bucket."""
+    folder.mkdir()
+    for name, text in (("key", ACCESS_KEY_ID), ("secret", SECRET_ACCESS_KEY)):
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    data: dict[str, Any] = {
+        "uri": f"s3://{server.new_bucket()}/bench",
+        "endpoint": endpoint,
+        "region": REGION,
+        "path_style": True,
+        "access_key_id": {"file": "key"},
+        "secret_access_key": {"file": "secret"},
+    }
+    archive = {"kind": "iceberg", "catalog": "local", "table": "bench.clicks"}
+    topics = [{"name": "clicks", "partitions": PARTITIONS, "archive": archive}]
+    made = Deployment(folder, overrides={"data": data, "topics": topics})
+    document = made.document()
+    del document["intake"], document["log"]  # as they are by default
+    made.write(document)
+    return made
+
+
+def records(partitions: int) -> str:
+    """One record for each of so many partitions, as JSON lines."""
+    return jsonl([{"topic": "clicks", "partition": number, "value": "AAAA"} for number in range(partitions)])
+
+
+def run(deployment: Deployment, *arguments: str, stdin: str = "") -> None:
+    """A command that does its work; in this process, whose Spark it shares."""
+    done = deployment.cli(*arguments, stdin=stdin)
+    assert done.code == 0, done.err
+
+
+@contextmanager
+def spark() -> Iterator[None]:
+    """A session that every round uses."""
+    sessions = SparkSessions(SparkSettings(master="local[2]", driver_memory="1g"), os.environ)
+    sessions.session()
+    try:
+        yield
+    finally:
+        sessions.close()
+
+
+def differing(more: dict[str, int], less: dict[str, int]) -> dict[str, int]:
+    """What is added."""
+    return {name: more[name] - less[name] for name in more}
+
+
+def without_file(of_produce: dict[str, int], of_file: dict[str, float]) -> dict[str, int]:
+    """What the start of a command takes that stores one intake file."""
+    return {name: count - round(of_file[name]) for name, count in of_produce.items()}
+
+
+def small_steps(root: Path, server: S3Server, proxy: CountingProxy, idle_s: float) -> dict[str, Any]:
+    """Everything but the bulk."""
+    deployment = deployed(root / "small", server, proxy.uri)
+    found: dict[str, Any] = {}
+
+    def counted(work: Callable[[], None]) -> dict[str, int]:
+        proxy.taken()
+        work()
+        return proxy.taken()
+
+    found["first_start"] = counted(lambda: run(deployment, "produce", stdin=records(1)))
+    again = counted(lambda: run(deployment, "produce", stdin=records(1)))
+    with Writer(deployment.config) as writer:
+        writer.send("clicks", value=b"warm up").result(60)
+        files = counted(lambda: [writer.send("clicks", value=b"x").result(60) for _ in range(FILES)] and None)
+    found["intake_file"] = {name: count / FILES for name, count in files.items()}
+    found["start"] = without_file(again, found["intake_file"])
+    run(deployment, "archive", "--all")
+    run(deployment, "produce", stdin=records(PARTITIONS))  # its first archive makes a partition's place
+    run(deployment, "archive", "--all")
+    rounds: dict[int, dict[str, int]] = {}
+    starts: dict[int, dict[str, int]] = {}
+    for archives in ARCHIVES:
+        given = records(archives)
+        starts[archives] = without_file(counted(lambda given=given: run(deployment, "produce", stdin=given)), found["intake_file"])  # type: ignore[misc]
+        rounds[archives] = counted(lambda: run(deployment, "archive", "--all"))
+        found[f"round_of_{archives}"] = rounds[archives]
+    found["commit"] = differing(rounds[1], starts[1])
+    eight = differing(rounds[ARCHIVES[-1]], starts[ARCHIVES[-1]])
+    found["further_archive"] = {name: round((eight[name] - found["commit"][name]) / (ARCHIVES[-1] - 1), 3) for name in eight}
+    with Served(deployment, scratch=root / "scratch") as daemon:
+        daemon.until_ready()
+        time.sleep(SETTLED_BY_IDLE * idle_s)
+        spent = counted(lambda: time.sleep(idle_s))
+        assert daemon.stop() == 0
+    found["idle_minute"] = {name: round(count * 60 / idle_s, 1) for name, count in spent.items()}
+    found["idle_seconds"] = idle_s
+    return found
+
+
+def bulk(root: Path, server: S3Server, proxy: CountingProxy, count: int) -> dict[str, Any]:
+    """Many records."""
+    deployment = deployed(root / "bulk", server, proxy.uri)
+    run(deployment, "produce", stdin=records(1))
+    rng = random.Random(count)
+    lines = jsonl(
+        [
+            {"topic": "clicks", "partition": number % PARTITIONS, "value": base64.b64encode(rng.randbytes(RECORD_BYTES)).decode()}
+            for number in range(count)
+        ]
+    )
+    raw = count * RECORD_BYTES
+    found: dict[str, Any] = {"raw_bytes": raw}
+    for name, command, stdin in (("bulk_in", ("produce",), lines), ("bulk_archived", ("archive", "--all"), "")):
+        proxy.taken()
+        run(deployment, *command, stdin=stdin)
+        taken = proxy.taken()
+        found[name] = {**taken, "per_gib": {one: round(taken[one] * GIB / raw, 1) for one in (*KINDS, "requests")}}
+        found[name] |= {"in_by_raw": round(taken["bytes_in"] / raw, 3), "out_by_raw": round(taken["bytes_out"] / raw, 3)}
+    return found
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few records and a short idle time")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-requests-") as folder:
+        root = Path(folder)
+        with S3Server(root / "s3") as server, CountingProxy(server) as proxy, spark():
+            steps = small_steps(root, server, proxy, 10.0 if options.quick else 60.0)
+            many = bulk(root, server, proxy, 2_000 if options.quick else 16_000)
+    document = {
+        "what": "requests to a bucket for each step, and the bytes of their bodies and answers",
+        "partitions": PARTITIONS,
+        "steps": steps,
+        "bulk": many,
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
+        "versions": {
+            "python": platform.python_version(),
+            "s3proxy": PACKAGE.split(":")[2],
+            **{name: version(name) for name in ("boto3", "pyarrow", "pyiceberg")},
+        },
+    }
+    text = json.dumps(document, indent=2)
+    print(text)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Ways to break the mirroring of Kafka topics on purpose, and who should notice: without a broker where that is enough, else with one."""
+
+from __future__ import annotations
+
+from tests.mutants.breaking import Mutant
+
+_OF_PIECES, _OF_TOPICS, _OF_SOURCES = (
+    "tests/unit/test_mirror_pieces.py",
+    "tests/unit/test_mirrored_topics.py",
+    "tests/integration/test_kafka_source.py",
+)
+
+
+def _mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(f"mirror: {name}", path, old, new, tests, simulated=False)
+
+
+MIRRORING = (
+    _mutant(
+        "offsets count without the position they belong to",
+        "intake/mirrored.py",
+        "        if not file.positions:",
+        "        if not file.positions and not stated:",
+        _OF_TOPICS,
+    ),
+    _mutant(
+        "records from before the position are taken in again",
+        "intake/mirrored.py",
+        "            if not max(base, partitions[topic_id, segment.partition].next_offset) <= segment.offset <= end - segment.rows:",
+        "            if not 0 <= segment.offset <= end - segment.rows:",
+        _OF_TOPICS,
+    ),
+    _mutant(
+        "records from behind what was read count",
+        "intake/mirrored.py",
+        "<= segment.offset <= end - segment.rows:",
+        "<= segment.offset <= end:",
+        _OF_TOPICS,
+    ),
+    _mutant(
+        "the position is of another partition than the records",
+        "intake/mirrored.py",
+        "            base, end = spans.get((mirror_source(topic_id), str(segment.partition)), (0, 0))",
+        "            base, end = next(iter(spans.values()), (0, 0))",
+        _OF_TOPICS,
+    ),
+    _mutant(
+        "offsets are those of ours",
+        "intake/fold.py",
+        "            held.pass_over(segment.offset)",
+        "            held.pass_over(held.next_offset)",
+        _OF_TOPICS,
+    ),
+    _mutant(
+        "a gap within a poll is forgotten",
+        "intake/encode.py",
+        "            changed |= self._offsets[1:] != self._offsets[:-1] + 1",
+        "            changed |= self._offsets[1:] < self._offsets[:-1]",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a gap at the end is forgotten",
+        "intake/sources/mirror_piece.py",
+        "            if cursor is not None and place not in stopped and end > cursor.end:",
+        "            if cursor is not None and place not in stopped and end > cursor.end and self.rows:",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a record that cannot be stored is left out",
+        "intake/sources/mirror_piece.py",
+        "            new[bad[0] :] = False",
+        "            new[bad] = False",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a record where none was is taken for one that is in",
+        "intake/sources/mirror_piece.py",
+        "        bad = np.flatnonzero((rows.bad[taken] & new) | ((offsets >= began) & ~new))",
+        "        bad = np.flatnonzero((rows.bad[taken] & new) | ((offsets >= began + 2**62) & ~new))",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a leader epoch outlives its record",
+        "intake/sources/mirror_piece.py",
+        "        cursor.epoch = 0  # until the poll tells that of just this record\n",
+        "",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a recreated topic is taken for its predecessor",
+        "intake/sources/mirror_findings.py",
+        "    return identity in (NO_ID, identity_of(topic))",
+        "    return bool(identity) or topic.partitions > 0",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "records that were deleted unread are passed over",
+        "intake/sources/mirror_findings.py",
+        "    if position >= bounds.low:\n        return GoOn(position)",
+        "    if position >= 0:\n        return GoOn(max(position, bounds.low))",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "a cluster that lost records is read on",
+        "intake/sources/mirror_findings.py",
+        "    if position > bounds.high:",
+        "    if position > bounds.high + 2**40:",
+        _OF_PIECES,
+    ),
+    _mutant(
+        "aborted records are taken in",
+        "intake/sources/kafka_client.py",
+        '"isolation.level": "read_committed",',
+        '"isolation.level": "read_uncommitted",',
+        f"{_OF_SOURCES}::test_aborted_records_and_markers_are_gaps",
+    ),
+    _mutant(
+        "nobody asks again which topic it is",
+        "intake/sources/mirror.py",
+        "        if not self._is_same(upstream, piece):",
+        "        if not piece.moved and not self._is_same(upstream, piece):",
+        f"{_OF_SOURCES}::test_a_topic_made_anew_between_two_looks_gives_nothing",
+    ),
+    _mutant(
+        "what comes later begins where from says",
+        "intake/sources/mirror.py",
+        '            self._begin(upstream, topics, found, "earliest")\n        self._add_missing(',
+        "            self._begin(upstream, topics, found, self._settings.beginning)\n        self._add_missing(",
+        f"{_OF_SOURCES}::test_partitions_and_topics_that_come_later_begin_at_their_first_record",
+    ),
+    _mutant(
+        "a topic grows under a piece",
+        "intake/sources/mirror.py",
+        "        if self._piece.moved:\n            self._publish(upstream)",
+        "        if self._piece.moved and self._upstream is None:\n            self._publish(upstream)",
+        f"{_OF_SOURCES}::test_a_topic_that_grows_while_it_is_mirrored_puts_nothing_into_another",
+    ),
+    _mutant(
+        "who was too late goes on as if it had been in time",
+        "intake/sources/mirror.py",
+        'reading on from where the log stands", self._settings.name, refusal)\n            self._rewind()\n            return',
+        'reading on from where the log stands", self._settings.name, refusal)',
+        f"{_OF_SOURCES}::test_two_that_mirror_the_same_land_everything_once",
+    ),
+)
