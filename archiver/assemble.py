@@ -179,7 +179,7 @@ class Application(Upkeep):
     @cached_property
     def leader(self) -> Leader:
         """The way into the control log; leads only after `take_over`."""
-        return Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log)
+        return self._new_leader()
 
     @cached_property
     def leadership(self) -> Leadership:
@@ -198,7 +198,7 @@ class Application(Upkeep):
     @cached_property
     def _reader(self) -> Leader:
         """Reads the control log beside a daemon's rounds, which change the fold of the leader while others look."""
-        return Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log) if self._lasting else self.leader
+        return self._new_leader() if self._lasting else self.leader
 
     def ledger(self) -> LedgerFold:
         """The fold of the control log, read to its tail."""
@@ -302,8 +302,7 @@ class Application(Upkeep):
     @cached_property
     def edge(self) -> EdgeSchemas:
         """Judges records where they enter, by the newest schemas."""
-        reader = Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log)
-        fetch = EdgeFetch(self.fetch_schema, self.sequencer, reader)
+        fetch = EdgeFetch(self.fetch_schema, self.sequencer, self._new_leader())
         made = EdgeSchemas(fetch, self.settings.schema_registry.refresh, self._clock)
         made.adopt(edge_rules(self.settings))
         return made
@@ -382,11 +381,12 @@ class Application(Upkeep):
             self._sessions.abandon()
 
     def archiving(self, progress: Callable[[str], None]) -> ArchiveRun:
-        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`. Makes a checkpoint first if one is due."""
+        """The driver of archiving rounds; `progress` takes a line at a time. Raises as `writer`. Makes checkpoints first if any are due."""
         from archiver.jobs.refine_spark import SparkRefiner
 
         self._ready_to_append()
         self.checkpointer.run_if_due()
+        self.ledger_checkpointer.run_if_due()
         return ArchiveRun(
             Parts(
                 settings=self.settings,

@@ -1,4 +1,5 @@
-"""The part of the composition root that looks after what is archived: reconciling, cleaning, audit, what pins intake.
+"""The part of the composition root that looks after what is archived: reconciling, cleaning, audit, what pins intake,
+the publishing of events.
 
 Owns how these are put together; `archiver.assemble` owns what they are put together from, and says when it is opened and closed. Must never
 be used alone: `Application` is the one class made of it.
@@ -13,20 +14,26 @@ from functools import cached_property
 from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
+from archiver.control_topic.destination import Destination
+from archiver.control_topic.position import LOG, Positions
+from archiver.control_topic.publisher import EventPublisher
 from archiver.ids import IdSource
 from archiver.jobs.described import describe_archive
 from archiver.jobs.run import ArchiveRun
 from archiver.jobs.scope import Scope
+from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.log.lease import Lease
+from archiver.log.open import PUBLISH, MetadataStore
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.open import spool_folder
 from archiver.objects.spool import abandoned_files
 from archiver.objects.store import ObjectStore
-from archiver.settings import Settings
+from archiver.settings import ControlTopicSettings, Settings
 from intake.backlog import Backlog
 from intake.checkpoint_store import superseded
 from intake.sequencer import Sequencer
@@ -62,6 +69,7 @@ class Upkeep(ABC):
     _owner: str
     _lasting: bool
     _log_checked: bool
+    _logs: MetadataStore
 
     @property
     @abstractmethod
@@ -114,10 +122,20 @@ class Upkeep(ABC):
     def _commit_limits(self) -> CommitLimits:
         """The bounds of a commit."""
 
+    def _new_leader(self) -> Leader:
+        """A view of the control log of its own."""
+        return Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log, LedgerCheckpoints(self.objects))
+
+    @cached_property
+    def ledger_checkpointer(self) -> LedgerCheckpointer:
+        """Makes checkpoints of the control log and trims it, up to what the publisher of events has still to read."""
+        checkpoints = LedgerCheckpoints(self.objects)
+        return LedgerCheckpointer(self.control_log, checkpoints, self.leader, self.settings.log, self.unpublished_from)
+
     def _own_reader(self) -> Callable[[], LedgerFold]:
         """Reads the control log to its tail when called, into a fold that nobody else moves on."""
         # A daemon's rounds go on meanwhile, and its watch reads on; what compares states folds its own.
-        reader = Leader(self.control_log, self._ids, self._clock, self._owner, self.settings.log) if self._lasting else self.leader
+        reader = self._new_leader() if self._lasting else self.leader
 
         def ledger() -> LedgerFold:
             reader.refresh()
@@ -161,7 +179,7 @@ class Upkeep(ABC):
                 intake=self.intake,
                 leadership=self.leadership,
                 lines=self._lines.read,
-                superseded=lambda: superseded(self.objects),
+                superseded=lambda: [*superseded(self.objects), *LedgerCheckpoints(self.objects).superseded()],
                 replaced=ReplacedArchives(self.tables, self.settings.topics).keys,
                 folders=self._folders(),
                 settings=self.settings.cleanup,
@@ -231,6 +249,22 @@ class Upkeep(ABC):
             progress=progress,
         )
         return BucketRebuild(parts).run(topic) if alone else LedgerRebuild(parts, self.intake()).run(topic)
+
+    def publisher(self, settings: ControlTopicSettings, connect: Callable[[], Destination], stopping: Callable[[], bool]) -> EventPublisher:
+        """Publishes the control events to the topic that `connect` connects to. Close it before the application."""
+        lease, checkpoints = self._logs.lease(PUBLISH, self._owner), LedgerCheckpoints(self.objects)
+        logs = self.control_log, checkpoints, self._positions()
+        return EventPublisher(settings, self.cluster.cluster_id, *logs, lease, connect, stopping)
+
+    def unpublished_from(self) -> int | None:
+        """The first entry of the control log that the publisher needs; None if nothing is published. Raises what the log raises."""
+        if self.settings.events.kafka is None:
+            return None
+        position = self._positions().newest()
+        return 0 if position is None else max(0, position.mark.next_index - 1)
+
+    def _positions(self) -> Positions:
+        return Positions(self._logs.log(LOG), self._owner, self.settings.log, self._clock, self._ids)
 
     def _settled(self, topic: str, progress: Callable[[str], None]) -> str | None:
         """A round of archiving for one topic that plans nothing: the table is looked at, and what waits is committed."""

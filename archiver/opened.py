@@ -13,6 +13,8 @@ from pathlib import Path
 
 from archiver.assemble import Application
 from archiver.clock import Clock
+from archiver.control_topic.destination import Destination
+from archiver.control_topic.publisher import EventPublisher
 from archiver.daemon.admin_token import ensure_token, token_path
 from archiver.daemon.opening import Step
 from archiver.daemon.places import WITNESSES, check_data_place, check_metadata_place, check_state_folder
@@ -21,7 +23,7 @@ from archiver.ids import IdSource
 from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
 from archiver.redaction import hide
-from archiver.settings import KafkaSourceSettings, Settings
+from archiver.settings import ControlTopicSettings, KafkaSourceSettings, Settings
 from intake.sources.mirror_pump import MirrorPump, mirror_pump, stop_all
 from intake.sources.pump import FileSources
 from intake.sources.upstream import Upstream
@@ -35,6 +37,13 @@ def connect(kafka: KafkaSourceSettings) -> Upstream:
     from intake.sources.kafka_client import KafkaClient
 
     return KafkaClient(kafka)
+
+
+def connect_topic(kafka: ControlTopicSettings, clock: Clock) -> Destination:
+    """The control topic. Its library is loaded where there is one."""
+    from archiver.control_topic.kafka_topic import KafkaTopic
+
+    return KafkaTopic(kafka, clock)
 
 
 class Opened:
@@ -131,6 +140,13 @@ class Opened:
             judge=self.application.edge,
         )
         self.mirrors = tuple(self._mirror(source.kafka) for source in settings.sources if source.kafka is not None)
+
+    def publisher(self, stopping: Callable[[], bool]) -> EventPublisher:
+        """Of control events, for settings that name a topic; the steps were taken."""
+        application, kafka = self.application, self._settings().events.kafka
+        assert application is not None, "a step before has opened it"
+        assert kafka is not None, "there is a topic"
+        return application.publisher(kafka, lambda: connect_topic(kafka, self._clock), stopping)
 
     def start_sources(self) -> None:
         """Begin to take in what is there; the steps were taken."""

@@ -29,6 +29,7 @@ from archiver.daemon.notify import Notifier
 from archiver.daemon.opening import Opening
 from archiver.daemon.operations import DaemonOperations
 from archiver.daemon.otlp import OtlpExport
+from archiver.daemon.publication import Publication
 from archiver.daemon.reload import intervals, plan_reload
 from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.sight import Sight
@@ -114,6 +115,7 @@ class Daemon:
         self._turning = threading.Lock()
         """Held for a moment, when the start becomes serving and when that becomes the end."""
         self._opened = Opened(lambda: self._settings, environ, roles, self._clock, self._ids)
+        self._publication = Publication(lambda: self._opened.publisher(self._stop.is_set))
         self._serving: Application | None = None
         """The application, from when everything is open until the end begins."""
         self._reading = threading.Lock()
@@ -123,7 +125,7 @@ class Daemon:
         self._schedule = self._jobs()
         self._looked_s = self._clock.monotonic_s()
         port = counting(create_app(self._face()), self._numbers.requested, self._clock)
-        self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max)
+        self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max, settings.http.tls)
         self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
 
     def run(self, signals: Signals) -> int:
@@ -159,7 +161,7 @@ class Daemon:
         )
 
     def _families(self) -> list[Family]:
-        return self._numbers.families(self._opened.writer)
+        return self._numbers.families(self._opened.writer, self._publication.state)
 
     def _page(self, query: Mapping[str, str]) -> str:
         seen, settings, application = self._sight.seen, self._settings, self._opened.application
@@ -227,6 +229,8 @@ class Daemon:
         ]
         if "archive" in self._roles:
             jobs.append(ScheduledJob("tick", every["tick"], partial(cycle, "tick", self._tick.run)))
+            if kafka := self._settings.events.kafka:
+                jobs.append(ScheduledJob("control_topic", kafka.interval, partial(cycle, "control_topic", self._publication.run)))
         if "reconcile" in self._roles:
             jobs.append(ScheduledJob("reconcile", None, partial(cycle, "reconcile", self._reconcile)))
             jobs.append(ScheduledJob("cleanup", every["cleanup"], self._clean_up, FIRST_CLEANUP_S))
@@ -386,7 +390,7 @@ class Daemon:
         if application is None:
             raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
         daemon = daemon_document(self._settings.http.listen, self._journal, self._source_states(), self._mirror_states())
-        daemon["attention"] += self._tick.notes()
+        daemon["attention"] += self._tick.notes() + self._publication.notes()
         with self._read_alone():
             return status_document(application, self._clock.now_us(), self._tick.stuck(), daemon)
 
@@ -435,6 +439,7 @@ class Daemon:
         self._opened.close_intake()
         self._schedule.wait(threading.TIMEOUT_MAX)
         self._watch.close()
+        self._publication.close()
         self._opened.close()
 
 

@@ -17,10 +17,10 @@ from archiver.errors import ConfigInvalid, no_topic
 from archiver.redaction import hide, secrets_of
 from archiver.settings_daemon import DaemonSettings, FileSourceSettings, HttpSettings, MetricsSettings, SourceSettings
 from archiver.settings_data import DataSettings
+from archiver.settings_events import ControlTopicSettings, EventSettings
 from archiver.settings_groups import (
     CatalogSettings,
     CleanupSettings,
-    EventSettings,
     IntakeSettings,
     LogSettings,
     SparkSettings,
@@ -41,6 +41,7 @@ __all__ = [
     "CleanupSettings",
     "CompileSettings",
     "ConfluentSettings",
+    "ControlTopicSettings",
     "DaemonSettings",
     "DataSettings",
     "EventSettings",

@@ -1,4 +1,5 @@
-"""The group of settings of a Kafka source: which cluster, which topics, from where on, and what its client is told besides.
+"""The group of settings of a Kafka source: which cluster, which topics, from where on, and what its client is told besides; and how brokers
+and the properties of any Kafka client are written.
 
 Plain values only. The text under a key is its entry in docs/configuration.md.
 """
@@ -34,9 +35,12 @@ _SECRET = re.compile(r"password|passphrase|secret|token(?!\.endpoint\.)|\.pem$|s
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
 _LOST = re.compile(r"[A-Za-z0-9._-]{1,249}:\d{1,6}", re.ASCII)
 _OFFSET_MAX = 2**62
+_VERIFIED = {"enable.ssl.certificate.verification": "true", "ssl.endpoint.identification.algorithm": "https"}
+"""The client's own defaults, by which it believes nobody but the cluster."""
 
 
-def _check_brokers(value: object) -> object:
+def check_brokers(value: object) -> object:
+    """Where a client begins; raises `ValueError`."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError("must name brokers as HOST:PORT,HOST:PORT")
     if "@" in value or "://" in value:  # not repeated: it may hold a password
@@ -74,9 +78,7 @@ def _check_lost(value: object) -> object:
 
 
 def _property(key: str, value: object, info: ValidationInfo) -> str | SecretStr:
-    """A property of the client; raises `ValueError` without repeating a secret."""
-    if key in OWNED:
-        raise ValueError("is the source's own, because exactness or memory depends on it; take it out")
+    """A property of a client; raises `ValueError` without repeating a secret."""
     if is_reference(value) or isinstance(value, SecretStr):
         revealed = reveal(value, info)
         assert isinstance(revealed, SecretStr)
@@ -88,11 +90,14 @@ def _property(key: str, value: object, info: ValidationInfo) -> str | SecretStr:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _check_properties(value: object, info: ValidationInfo) -> object:
+def check_properties(value: object, info: ValidationInfo, owned: frozenset[str], owner: str) -> object:
+    """Properties of a client, of which those that are `owned` are `owner`'s; raises `ValueError`."""
     if not isinstance(value, Mapping):
         raise ValueError("must be a mapping of the client's properties")  # noqa: TRY004 - pydantic wants ValueError
     found: dict[str, str | SecretStr] = {}
     for key, given in value.items():
+        if key in owned:
+            raise ValueError(f"{key}: is {owner}'s own, because exactness or memory depends on it; take it out")
         try:
             found[str(key)] = _property(str(key), given, info)
         except ValueError as error:
@@ -100,7 +105,28 @@ def _check_properties(value: object, info: ValidationInfo) -> object:
     return found
 
 
-_PROPERTIES_SCHEMA: dict[str, Any] = {
+def _check_own_properties(value: object, info: ValidationInfo) -> object:
+    return check_properties(value, info, OWNED, "the source")
+
+
+def misfit(properties: Mapping[str, str | SecretStr]) -> str | None:
+    """What is wrong with properties that say who we are; None if nothing is."""
+    protocol = str(properties.get("security.protocol", "plaintext")).lower()
+    given = [key for key in properties if key.startswith("sasl.")]
+    if given and "sasl" not in protocol:
+        return f"{given[0]} is given, but security.protocol is {protocol}; set it to SASL_SSL"
+    for key, wanted in _VERIFIED.items():
+        if str(properties.get(key, wanted)).lower() != wanted:
+            return f"{key} would let anybody be the cluster; take it out, and name who signs its certificates by ssl.ca.location"
+    return None
+
+
+def revealed(properties: Mapping[str, str | SecretStr]) -> dict[str, str]:
+    """The properties as the client needs them: never print it."""
+    return {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
+
+
+PROPERTIES_SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": {"anyOf": [{"type": ["string", "number", "boolean"]}, SECRET_SCHEMA]},
 }
@@ -112,7 +138,7 @@ class KafkaSourceSettings(Group):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "kafka"
     """By this name the source is told apart from other Kafka sources, in the status, in metrics, and in the log, which remembers by it that
     `from` was followed once. 1 to 64 of A-Z a-z 0-9 . _ -."""
-    brokers: Annotated[str, BeforeValidator(_check_brokers)]
+    brokers: Annotated[str, BeforeValidator(check_brokers)]
     """Where the client begins: HOST:PORT, several separated by commas."""
     topics: Annotated[str, BeforeValidator(_check_pattern)]
     """A regular expression that a whole topic name must match, for example `orders` or `shop[.].*`. Kafka's internal topics and names that
@@ -126,7 +152,7 @@ class KafkaSourceSettings(Group):
     record that is not older. Topics and partitions that come later begin at their first record."""
     isolation: Literal["read_committed"] = "read_committed"
     """Records of open transactions wait until these have ended; those of aborted ones are gaps. Nothing else can be chosen."""
-    properties: Annotated[dict[str, str | SecretStr], BeforeValidator(_check_properties), WithJsonSchema(_PROPERTIES_SCHEMA)] = Field(
+    properties: Annotated[dict[str, str | SecretStr], BeforeValidator(_check_own_properties), WithJsonSchema(PROPERTIES_SCHEMA)] = Field(
         default_factory=dict
     )
     """What librdkafka is told besides, for example `security.protocol`, `sasl.mechanisms`, `sasl.username`, `ssl.ca.location`. Passwords
@@ -150,10 +176,8 @@ class KafkaSourceSettings(Group):
 
     @model_validator(mode="after")
     def _is_private(self) -> Self:
-        protocol = str(self.properties.get("security.protocol", "plaintext")).lower()
-        given = [key for key in self.properties if key.startswith("sasl.")]
-        if given and "sasl" not in protocol:
-            raise Located([(("properties",), f"{given[0]} is given, but security.protocol is {protocol}; set it to SASL_SSL")])
+        if (why := misfit(self.properties)) is not None:
+            raise Located([(("properties",), why)])
         return self
 
     @property
@@ -165,7 +189,7 @@ class KafkaSourceSettings(Group):
 
     def client(self) -> dict[str, str]:
         """The properties, secrets revealed: never print it."""
-        return {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self.properties.items()}
+        return revealed(self.properties)
 
     def matches(self, topic: str) -> bool:
         """Whether a topic of that name is mirrored."""

@@ -17,7 +17,7 @@ Shown = Literal["all", "intake", "archive", "reconcile"]
 OTHER: Final = "_other"
 """The topic, or the partition, of what has no series of its own."""
 STAGES: Final = ("stable", "archived", "committed")
-JOBS: Final = ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "other")
+JOBS: Final = ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic", "other")
 OUTCOMES: Final = ("fine", "wrong", "untold", "skipped")
 VERDICTS: Final = ("valid", "invalid", "unknown")
 LOGS: Final = ("intake", "control")
@@ -150,6 +150,19 @@ _ARCHIVE: dict[str, Metric] = {
         "attempts of those commits: more than one each if others commit to the table too, or answers are lost", "topic", shown="archive"
     ),
     "archiver_commit_seconds": Metric("histogram", "how long a commit took, all its attempts together, however it ended", (), "archive"),
+    "archiver_control_topic_up": _gauge(
+        "1: the control events of the ledger are published; 0: they are not, the status says why; absent where another daemon publishes",
+        shown="archive",
+    ),
+    "archiver_control_topic_events_total": _counter(
+        "control events that the topic has acknowledged to this process, repetitions too", shown="archive"
+    ),
+    "archiver_control_topic_lag_entries": _gauge(
+        "entries of the control log that are not published up to; absent where another daemon publishes", shown="archive"
+    ),
+    "archiver_control_topic_lag_seconds": _gauge(
+        "age of the first of those entries; 0: none; absent where another daemon publishes", shown="archive"
+    ),
 }  # fmt: skip
 
 _INTAKE: dict[str, Metric] = {

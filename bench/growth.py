@@ -52,8 +52,12 @@ from archiver.jobs.refined import RefineOptions, RefineTopic, TaskDescriptor, Wr
 from archiver.jobs.task import run_bundle
 from archiver.jobs.topic_setup import TopicTable, TopicWork
 from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.leader import Leader
 from archiver.log.sqlite import SqliteLogStore
+from archiver.log.store import Log
+from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key, partition_value_of, table_prefix
 from archiver.objects.place import StorePlace
 from archiver.schema.descriptors import Source
@@ -164,8 +168,11 @@ class Table:
         self._schema, self._made = made
         self._ids = SystemIds()
         self._logs = SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
+        self._checkpoints = LedgerCheckpoints(LocalObjectStore(folder / "checkpoints"))
         self._leader = self._new_leader()
         self._leader.take_over()
+        self._checkpointer = LedgerCheckpointer(self.control(), self._checkpoints, self._leader, LogSettings())
+        self._checkpointing = Stopwatch()
         self.tables = PacedTables(folder, cadence_s, self._clock)
         state = TopicState(uuid.uuid4().hex, TOPIC, partitions, START_US)  # type: ignore[arg-type]  # a new type of str
         location = f"file://{folder / 'data' / table_prefix(state.topic_id)}"
@@ -183,7 +190,7 @@ class Table:
         self._at = 0
 
     def _new_leader(self) -> Leader:
-        return Leader(self._logs.log("control"), self._ids, self._clock, "bench:1", LogSettings())
+        return Leader(self.control(), self._ids, self._clock, "bench:1", LogSettings(), self._checkpoints)
 
     def close(self) -> None:
         """Release files."""
@@ -204,6 +211,10 @@ class Table:
         """Another process's view of the ledger, nothing of it read yet."""
         return self._new_leader()
 
+    def control(self) -> Log:
+        """The ledger's log."""
+        return self._logs.log("control")
+
     def commit(self, costs: Sequence[Costs], written: bytes | None = None) -> None:
         """One round, or what is left of the one that `write` has begun, counted into all of `costs`."""
         ledger = Stopwatch()
@@ -219,6 +230,8 @@ class Table:
         with ledger:
             self._publisher.table_committed(commit_id, self._work, outcome)
             self._publisher.round_settled(commit_id, [self._work])
+        with self._checkpointing:
+            self._checkpointer.run_if_due()
         for one in costs:
             one.requests.append(counted.requests)
             one.read.append(counted.bytes_read)
@@ -261,6 +274,10 @@ class Table:
             "manifests": len(manifests),
             "manifest_bytes": sum(one.manifest_length for one in manifests),
             "ledger_entries": reader.fold.next_index,
+            "ledger_entries_kept": self.control().tail() - self.control().floor(),
+            "checkpoints": len(self._checkpoints.indexes()),
+            "checkpoint_bytes": max((item.size for item in self._checkpoints.objects.list("checkpoint/")), default=0),
+            "checkpoints_cpu_s": round(self._checkpointing.cpu_s, 3),
             "ledger_bytes": sum(path.stat().st_size for path in self._folder.glob("metadata.db*")),
             "ledger_start_s": round(watch.wall_s, 3),
             "ledger_start_cpu_s": round(watch.cpu_s, 3),

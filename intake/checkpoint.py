@@ -10,7 +10,6 @@ producers and remembered ids, and what open transactions hold back, not how far 
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId, TopicPartition
+from archiver.log.checkpoints import seal, unseal
 from archiver.proto import intake_state_pb2 as pb
 from intake.checkpoint_sources import source_message, source_state
 from intake.fold import DeletedTopic, FoldState, IntakeFold, TopicState
@@ -32,7 +32,6 @@ FORMAT = 1
 STATE_FORMATS = (1, 2, 3)
 """Of the state in it: 2 has deleted topics or positions of sources, 3 mirrored topics."""
 MAGIC = b"archiver.state.1"
-_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,12 @@ class Checkpoint:
         """The first entry that is not in it."""
         return self.state.next_index
 
+    @property
+    def last_id(self) -> bytes | None:
+        """The id of the entry that it took in last."""
+        ids = list(self.state.ids)
+        return ids[-1] if ids else None
+
     def fold(self) -> IntakeFold:
         """A fold that goes on from here. The checkpoint must not be used for another one: the state becomes the fold's."""
         fold = IntakeFold()
@@ -70,15 +75,12 @@ class Checkpoint:
 
 def encode(checkpoint: Checkpoint) -> bytes:
     """The object of a checkpoint."""
-    payload = _state_message(checkpoint).SerializeToString(deterministic=True)
-    return MAGIC + hashlib.sha256(payload).digest() + payload
+    return seal(MAGIC, _state_message(checkpoint).SerializeToString(deterministic=True))
 
 
 def decode(data: bytes, where: str) -> Checkpoint:
     """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer version wrote it."""
-    payload = data[len(MAGIC) + _DIGEST_BYTES :]
-    if data[: len(MAGIC)] != MAGIC or data[len(MAGIC) : len(MAGIC) + _DIGEST_BYTES] != hashlib.sha256(payload).digest():
-        raise Corrupted(f"checkpoint {where} is damaged ({len(data)} bytes do not have the digest they begin with)")
+    payload = unseal(MAGIC, data, where)
     try:
         message = pb.IntakeState.FromString(payload)
     except DecodeError as error:

@@ -23,16 +23,17 @@ from collections.abc import Callable
 
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, Halt, KeyExists, LeaseHeld, Trimmed
+from archiver.log.checkpoints import KEPT
 from archiver.log.lease import Lease
 from archiver.log.reading import entries_from
+from archiver.log.spans import Span, SpanSettings
 from archiver.log.store import Entry, Log
 from archiver.objects.once import create_once
 from archiver.objects.paths import shelf_key
 from intake import shelf as shelves
 from intake.checkpoint import Checkpoint, ShelfRef, encode, same
-from intake.checkpoint_store import KEPT, CheckpointStore
+from intake.checkpoint_store import CheckpointStore
 from intake.fold import IntakeFold
-from intake.folded_log import Span, SpanSettings
 from intake.sequencer import Sequencer
 
 LEASE_TRIES_MAX = 5

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from archiver.errors import Halt, Trimmed
 from archiver.log.reading import entries_from
+from archiver.log.spans import Span, SpanSettings
 from archiver.log.store import Log
 from intake.backlog import Backlog
 from intake.checkpoint import Checkpoint
@@ -24,36 +24,6 @@ _RELOADS_MAX = 3
 """How often in a row the log may be trimmed below what a newly loaded checkpoint needs."""
 
 _log = logging.getLogger(__name__)
-
-
-class SpanSettings(Protocol):
-    """When the next checkpoint is due."""
-
-    @property
-    def checkpoint_entries(self) -> int:
-        """Entries since the last one."""
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of entries since the last one."""
-
-
-class Span:
-    """Counts entries until a checkpoint is due. The places follow from the log and the settings, so that all who count agree."""
-
-    def __init__(self, settings: SpanSettings) -> None:
-        self._settings = settings
-        self._entries = 0
-        self._bytes = 0
-
-    def add(self, size: int) -> bool:
-        """Count an entry of so many bytes; True if a checkpoint is due behind it, and then the next span begins."""
-        self._entries += 1
-        self._bytes += size
-        if self._entries < self._settings.checkpoint_entries and self._bytes < self._settings.checkpoint_bytes:
-            return False
-        self._entries = self._bytes = 0
-        return True
 
 
 class FoldedLog:

@@ -23,6 +23,7 @@ from archiver.clock import Clock
 from archiver.errors import ArchiverError, ConfigInvalid, InvalidInput, NotFound, OutcomeUnknown, RetryLater, Trimmed
 from archiver.ids import IdSource, TopicId, new_entry_id, new_topic_id
 from archiver.log.settle import AppendSettings, append_settled
+from archiver.log.spans import SpanSettings
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
 from intake.backlog import Backlog
@@ -31,7 +32,7 @@ from intake.checkpoint_store import CheckpointStore
 from intake.entries import file_entry
 from intake.entry_format import format_of, parse_entry
 from intake.fold import NOTHING, Applied, IntakeFold, Landed, TopicState
-from intake.folded_log import FoldedLog, SpanSettings
+from intake.folded_log import FoldedLog
 from intake.format import PlacedSegment
 from intake.mirrored import contradicts_topics
 from intake.positions import Move

@@ -15,10 +15,9 @@ from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_line, print_table
 from archiver.errors import Corrupted, InvalidInput
 from archiver.events import codec, json_form
-from archiver.ledger.bridge import event_bytes
-from archiver.ledger.fold import LedgerFold
+from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.ledger.event_reader import EventReader
 from archiver.log.reading import entries_from
-from archiver.proto import control_log_pb2 as pb
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
@@ -28,7 +27,6 @@ app = typer.Typer(help="Look at the control log, and at control events.", no_arg
 _STANDARD = Path("-")
 """Standard input."""
 _LENGTH_BYTES = 4
-_WITH_EVENT = (pb.RoundStarted, pb.FilesWritten, pb.RoundWritten, pb.TableCommitted, pb.RoundSettled)
 
 
 @app.command("show")
@@ -161,19 +159,10 @@ def _divided(path: Path) -> Iterator[bytes]:
 
 
 def _events(app_: Application) -> list[tuple[int, bytes]]:
-    """Index and bytes of every event whose entry is valid."""
-    found: list[tuple[int, bytes]] = []
-    fold = LedgerFold()
-    fold.next_index = app_.control_log.floor()
-    for entry in entries_from(app_.control_log, fold.next_index):
-        counted = fold.applied
-        fold.apply(entry.index, entry.data)
-        body = pb.ControlEntry.FromString(entry.data)
-        kind = body.WhichOneof("body")
-        message = getattr(body, kind or "epoch_started")
-        if fold.applied > counted and isinstance(message, _WITH_EVENT) and message.HasField("event"):
-            found.append((entry.index, event_bytes(fold, message.event)))
-    return found
+    """Index and bytes of every event that the log still has and whose entry is valid."""
+    reader = EventReader.first(app_.control_log, LedgerCheckpoints(app_.objects))
+    taken = (reader.take(entry.index, entry.data) for entry in entries_from(app_.control_log, reader.mark.next_index))
+    return [(event.index, event.data) for event in taken if event is not None]
 
 
 def _summary(app_: Application) -> dict[str, object]:

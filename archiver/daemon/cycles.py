@@ -49,7 +49,7 @@ class Cycles:
         try:
             return self.attempt(job, work)[0]
         except Exception as error:  # noqa: BLE001 - the head of a thread; `attempt` has noted it
-            return _told_of(error)
+            return told_of(error)
 
     def attempt(self, job: str, work: Callable[[], Told], *, asked: bool = False) -> tuple[Told, Cycle]:
         """One cycle, for a caller who wants to know: raises what `work` raises, once that is noted as well.
@@ -63,7 +63,7 @@ class Cycles:
             if asked and type(error) in (InvalidInput, NotFound):
                 _log.info("%s: refused what was asked: %s", job, error)
                 raise
-            self._note(job, _told_of(error), began_us, began_s, error)
+            self._note(job, told_of(error), began_us, began_s, error)
             raise
         return told, self._note(job, told, began_us, began_s, None)
 
@@ -89,7 +89,7 @@ class Cycles:
             return _LEVELS[told.outcome]
 
 
-def _told_of(error: Exception) -> Told:
+def told_of(error: Exception) -> Told:
     """What an error says about a cycle, by what its type says must be done next."""
     if isinstance(error, LeaseHeld):
         return Told("skipped", f"{error.holder} leads")

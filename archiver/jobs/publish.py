@@ -32,7 +32,7 @@ from archiver.jobs.topic_setup import TopicWork
 from archiver.ledger.bridge import EVENTS, Written, append_files_written, append_in_parts, append_table_committed, event_message
 from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings_groups import EventSettings
+from archiver.settings_events import EventSettings
 
 
 class Publisher:

@@ -2,7 +2,7 @@
 
 A log that lost entries would give the same offsets to other records. What was made from a longer log proves that it was longer:
 
-- a checkpoint beyond the log's end, or of entries that this log does not have;
+- a checkpoint beyond the log's end, or of entries that this log does not have, of either log;
 - an archive beyond the stable offset of its partition (for that never goes back), or of a topic that the log does not know;
 - an archive of a later epoch than the control log has had: each epoch is begun there before anything is made in it;
 - an intake file whose writer had read the log further than it reaches (its footer says how far). The files that came last into the store
@@ -30,17 +30,26 @@ from itertools import islice
 
 from archiver.errors import Corrupted, Halt, NotFound, Trimmed
 from archiver.ids import TopicId, TopicPartition
+from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.log.checkpoints import C, Checkpoints
 from archiver.log.store import Log
-from archiver.objects.paths import ARCHIVE_PREFIX, CHECKPOINT_PREFIX, INTAKE_PREFIX, intake_hour_prefix, parse_archive_key, parse_intake_key
+from archiver.objects.paths import (
+    ARCHIVE_PREFIX,
+    CHECKPOINT_PREFIX,
+    INTAKE_PREFIX,
+    intake_hours_prefixes,
+    parse_archive_key,
+    parse_intake_key,
+)
 from archiver.objects.store import ObjectInfo, ObjectStore
 from archiver.proto import control_log_pb2
-from intake.checkpoint_store import CheckpointStore, is_of_log
+from intake.checkpoint_store import CheckpointStore
 from intake.fold import IntakeFold
 from intake.reader import log_index_of
 
 _HOUR_US = 3_600_000_000
 _HOURS_MAX = 24
-"""So many hours before and behind the newest file that the log names, and before the present, are listed."""
+"""So many hours before and behind the newest file that the log names, and before the present, are listed, and some beside them."""
 _FILES_MAX = 64
 """So many files are looked into."""
 
@@ -50,16 +59,14 @@ def check_log_is_newest(objects: ObjectStore, log: Log, control: Log, read: Call
     its tail.
     """
     before = read()
-    checkpoints = CheckpointStore(objects).indexes()
+    checkpoints, of_ledger = CheckpointStore(objects).indexes(), LedgerCheckpoints(objects).indexes()
     archives, newest = _archives(objects)
     farthest = _farthest_file(objects, before.newest_key, now_us) if before.next_index else None
     fold = read()
     if fold.next_index == 0:
         _check_folder_is_empty(objects)
-    if checkpoints and checkpoints[-1] > fold.next_index:
-        where = objects.uri(CheckpointStore(objects).key(checkpoints[-1]))
-        raise Halt(f"{where} was made when the intake log had {checkpoints[-1]} entries, but it ends at {fold.next_index}; {_REPAIR}")
-    _check_checkpoint(objects, log, checkpoints)
+    _check_checkpoints(CheckpointStore(objects), log, fold.next_index, checkpoints)
+    _check_checkpoints(LedgerCheckpoints(objects), control, control.tail(), of_ledger)
     if farthest is not None and farthest[0] > fold.next_index:
         where = objects.uri(farthest[1])
         raise Halt(f"{where} was written when the intake log had {farthest[0]} entries, but it ends at {fold.next_index}; {_REPAIR}")
@@ -75,13 +82,15 @@ def _check_folder_is_empty(objects: ObjectStore) -> None:
         raise Halt(f"the metadata store is empty, but the data folder holds {objects.uri(stray)}; {_REPAIR}")
 
 
-def _check_checkpoint(objects: ObjectStore, log: Log, indexes: list[int]) -> None:
-    """The newest one that is whole must be of this log."""
-    store = CheckpointStore(objects)
+def _check_checkpoints(store: Checkpoints[C], log: Log, tail: int, indexes: list[int]) -> None:
+    """None may be beyond the log's end, and the newest one that is whole must be of this log."""
+    if indexes and indexes[-1] > tail:
+        where = store.objects.uri(store.key(indexes[-1]))
+        raise Halt(f"{where} was made when the {log.name} log had {indexes[-1]} entries, but it ends at {tail}; {_REPAIR}")
     for index in reversed(indexes):
         try:
-            if not is_of_log(store.load(index), log):
-                raise Halt(f"{objects.uri(store.key(index))} was made of entries that the intake log does not have; {_REPAIR}")
+            if not store.is_of(store.load(index), log):
+                raise Halt(f"{store.objects.uri(store.key(index))} was made of entries that the {log.name} log does not have; {_REPAIR}")
         except (Corrupted, NotFound, Trimmed):
             continue
         return
@@ -141,8 +150,8 @@ def _recent_files(objects: ObjectStore, newest_key: str, now_us: int) -> Iterato
     last = max(first + _HOURS_MAX, now_us // _HOUR_US) + 1
     hours = range(first, last + 1)
     chosen = list(hours) if len(hours) <= 3 * _HOURS_MAX else [*hours[: 2 * _HOURS_MAX], *hours[-_HOURS_MAX:]]
-    for hour in chosen:
-        yield from objects.list(intake_hour_prefix(hour * _HOUR_US))
+    for prefix in intake_hours_prefixes(chosen):
+        yield from objects.list(prefix)
 
 
 _REPAIR = (

@@ -9,6 +9,9 @@ second. Memory is bounded that way, and an answer is never above the true one.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+
+from archiver.proto import ledger_state_pb2 as pb
 
 POINTS_MAX = 512
 """Pairs that are kept of a partition, 8 KiB. The steps that retention takes are at most a 128th of what is kept: of `retention: 30d`, six
@@ -64,3 +67,12 @@ class Ages:
         # The newest pair stays: it says from where on a pair tells something new.
         gone = min(gone, len(ends) - 1)
         del ends[:gone], times[:gone]
+
+    def to_proto(self) -> list[pb.Ages]:
+        """The stored form."""
+        return [pb.Ages(partition=number, ends=self._ends[number], times_us=self._times[number]) for number in sorted(self._ends)]
+
+    def restore(self, message: Iterable[pb.Ages]) -> None:
+        """Take over what `to_proto` gave; nothing must be known yet."""
+        for item in message:
+            self._ends[item.partition], self._times[item.partition] = array("q", item.ends), array("q", item.times_us)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from archiver import failpoints
@@ -21,10 +21,9 @@ from archiver.events import codec
 from archiver.events.types import DataFile, Event, PartitionField
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Body, Leader
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings_groups import EventSettings
+from archiver.settings_events import EventSettings
 
 TEXT_BYTES_MAX = 64 * 1024
 """Of a schema text. The event's length field has 16 bits, so one byte less is the real limit."""
@@ -66,9 +65,9 @@ def event_message(
     return pb.Event(text_sha256=intern(leader, text, what), datum=datum)
 
 
-def event_bytes(fold: LedgerFold, message: pb.Event) -> bytes:
-    """The event as it goes on the wire; `Corrupted` if its schema text is not in the ledger."""
-    text = fold.texts.get(message.text_sha256)
+def event_bytes(texts: Mapping[bytes, bytes], message: pb.Event) -> bytes:
+    """The event as it goes on the wire; `texts` are those of the ledger by SHA-256. `Corrupted` if its own is not among them."""
+    text = texts.get(message.text_sha256)
     if text is None:
         raise Corrupted(f"the ledger holds no schema text {message.text_sha256.hex()}")
     return codec.join(text, message.datum)
@@ -161,7 +160,7 @@ def append_in_parts(
     while True:
         last = at + size >= len(items)
         body = message(items[at : at + size], last)
-        event_size = _event_size(leader.fold, body)
+        event_size = _event_size(leader.fold.texts, body)
         if size == 1 or not items:
             name = what(items[at]) if items else "an entry without items"
             leader.check_size(body, name)
@@ -179,9 +178,9 @@ def append_in_parts(
         at += size
 
 
-def _event_size(fold: LedgerFold, body: Body) -> int:
+def _event_size(texts: Mapping[bytes, bytes], body: Body) -> int:
     """Bytes of the event in `body` as it goes on the wire; 0 if there is none. Its text counts: a reader gets it with each event."""
     event = getattr(body, "event", None)
     if not isinstance(event, pb.Event) or not event.datum:
         return 0
-    return len(event_bytes(fold, event))
+    return len(event_bytes(texts, event))

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+from archiver.proto import control_log_pb2
+from archiver.proto import ledger_state_pb2 as pb
 
 
 class Coverage:
@@ -36,3 +40,16 @@ class Coverage:
     def partitions(self) -> tuple[int, ...]:
         """Partitions that hold a range, in order."""
         return tuple(sorted(partition for partition, bases in self._bases.items() if bases))
+
+    def to_proto(self) -> list[pb.Ranges]:
+        """The stored form."""
+        return [
+            pb.Ranges(partition=number, ranges=[control_log_pb2.OffsetRange(base=base, end=end) for base, end in self.ranges(number)])
+            for number in self.partitions()
+        ]
+
+    def restore(self, message: Iterable[pb.Ranges]) -> None:
+        """Take over what `to_proto` gave; nothing must be known yet."""
+        for item in message:
+            self._bases[item.partition] = [one.base for one in item.ranges]
+            self._ends[item.partition] = [one.end for one in item.ranges]

@@ -15,12 +15,10 @@ import hashlib
 import uuid
 from collections import deque
 
-from google.protobuf.message import DecodeError
-
 from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.formats import FORMATS
+from archiver.ledger.entries import counts, parse_entry
 from archiver.ledger.rewrite_entries import take_rewritten, take_settled
 from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
 from archiver.objects.paths import parse_archive_key, topic_id_of
@@ -33,6 +31,8 @@ class LedgerFold:
     def __init__(self, rounds_max: int = 100) -> None:
         self.next_index = 0
         """The entry that must be applied next."""
+        self.last_id = b""
+        """Of the entry before that one; empty before the first."""
         self.epoch = 0
         """Of the newest leader; 0 before the first."""
         self.owner = ""
@@ -64,16 +64,25 @@ class LedgerFold:
         """
         if index != self.next_index:
             raise Halt(f"control log entry {index} was handed to a fold that needs entry {self.next_index} next")
-        entry = _parse(index, data)
-        starts = entry.WhichOneof("body") == "epoch_started"
-        valid = self._start_epoch(entry) if starts else self._apply_body(index, entry)
-        self.next_index += 1
+        entry = parse_entry(index, data)
+        valid = counts(index, entry, self.epoch)
+        if valid and entry.HasField("epoch_started"):
+            self._start_epoch(entry)
+        elif valid:
+            self._apply_body(index, entry)
+        self.next_index, self.last_id = index + 1, entry.id
         self.applied += valid
         self.void += not valid
 
-    def _start_epoch(self, entry: pb.ControlEntry) -> bool:
-        if entry.epoch <= self.epoch:
-            return False
+    def become(self, other: LedgerFold) -> None:
+        """Go on as another fold, which must not be used any more; whoever holds this one sees that state."""
+        self.__dict__.update(other.__dict__)
+
+    def keep_text(self, text: bytes) -> None:
+        """A schema text, under its SHA-256."""
+        self.texts[hashlib.sha256(text).digest()] = text
+
+    def _start_epoch(self, entry: pb.ControlEntry) -> None:
         self.epoch, self.owner = entry.epoch, entry.owner
         for round_ in self.rounds:
             if round_.state != "settled":
@@ -81,13 +90,8 @@ class LedgerFold:
                 round_.moved.clear()
         for topic in self.topics.values():
             topic.epoch_keys.clear()
-        return True
 
-    def _apply_body(self, index: int, entry: pb.ControlEntry) -> bool:
-        if entry.epoch < self.epoch:
-            return False
-        if entry.epoch > self.epoch:
-            raise Corrupted(f"control log entry {index} is of epoch {entry.epoch}, which nobody started; the newest is {self.epoch}")
+    def _apply_body(self, index: int, entry: pb.ControlEntry) -> None:
         match entry.WhichOneof("body"):
             case "schema_changed":
                 self._topic(index, entry.schema_changed.topic_id).schemas[entry.schema_changed.version] = entry.schema_changed
@@ -112,7 +116,6 @@ class LedgerFold:
                 self._set_round(entry.round_settled.commit_id, "settled", entry.time_us)
             case "condemned" | "deleted" | "files_rewritten" | "rewrite_settled" | "start_moved":
                 self._of_objects(index, entry)
-        return True
 
     def _of_objects(self, index: int, entry: pb.ControlEntry) -> None:
         """What becomes of archives that are committed, and of any object that nobody needs."""
@@ -181,7 +184,7 @@ class LedgerFold:
     def _intern(self, index: int, message: pb.SchemaText) -> None:
         if hashlib.sha256(message.text).digest() != message.sha256:
             raise Corrupted(f"control log entry {index}: the schema text does not have the SHA-256 it is filed under")
-        self.texts[message.sha256] = message.text
+        self.keep_text(message.text)
 
     # DATA_WRITTEN
 
@@ -283,22 +286,6 @@ class LedgerFold:
             round_.committed += len(message.committed)
             round_.killed += len(message.killed)
             round_.topics.add(topic.topic_id)
-
-
-def _parse(index: int, data: bytes) -> pb.ControlEntry:
-    try:
-        entry = pb.ControlEntry.FromString(data)
-    except DecodeError as error:
-        raise Corrupted(f"control log entry {index} ({len(data)} bytes) is no entry: {error}") from error
-    if entry.format not in FORMATS:
-        raise Halt(
-            f"control log entry {index} has format {entry.format}; this version knows up to {FORMATS[-1]}: use the version that wrote it"
-        )
-    if len(entry.id) != 16:
-        raise Corrupted(f"control log entry {index} has an id of {len(entry.id)} bytes; it must have 16")
-    if entry.WhichOneof("body") is None:
-        raise Halt(f"control log entry {index} is of a kind that this version does not know: use the version that wrote it")
-    return entry
 
 
 def _uuid(index: int, data: bytes) -> uuid.UUID:

@@ -8,14 +8,18 @@ new tail.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 
 from archiver import failpoints
 from archiver.clock import Clock
-from archiver.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 from archiver.ids import IdSource, new_entry_id
+from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.formats import format_of
+from archiver.ledger.state import restore
 from archiver.log.reading import entries_from
 from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
@@ -54,13 +58,24 @@ _FIELDS: dict[type, str] = {
     pb.StartMoved: "start_moved",
 }
 
+_RELOADS_MAX = 3
+"""How often the log may be trimmed under a reader that starts again from its newest checkpoint."""
+_log = logging.getLogger(__name__)
+
 
 class Leader:
     """One would-be leader. Safe to use from several threads."""
 
-    def __init__(self, log: Log, ids: IdSource, clock: Clock, owner: str, settings: AppendSettings) -> None:
+    def __init__(
+        self, log: Log, ids: IdSource, clock: Clock, owner: str, settings: AppendSettings, checkpoints: LedgerCheckpoints | None = None
+    ) -> None:
+        """`checkpoints` None: there are none, and the log is read from its beginning."""
         self.fold = LedgerFold()
         """The control log as far as it was read; own entries are in it when `append` returns."""
+        self.checkpoint_index = 0
+        """Of the newest checkpoint that this process knows; 0 for none."""
+        self.bytes_since = 0
+        """Of the entries that were read since that checkpoint."""
         self.owner = owner
         """host:pid, for people."""
         self.epoch = 0
@@ -69,6 +84,8 @@ class Leader:
         self._ids = ids
         self._clock = clock
         self._settings = settings
+        self._checkpoints = checkpoints
+        self._unread = checkpoints is not None
         self._unsettled: tuple[int, bytes] | None = None
         self._lock = threading.RLock()
 
@@ -78,10 +95,46 @@ class Leader:
         return self._settings.entry_bytes_max
 
     def refresh(self) -> None:
-        """Read the log to its tail. `Trimmed`: this view is stale; `Halt`, `Corrupted`: an entry cannot be understood."""
+        """Read the log to its tail, the first time from the newest checkpoint on. An append of unknown outcome is settled first: what is
+        decided by a log that may get that entry yet would be decided without it (rule L2).
+
+        Raises `OutcomeUnknown` if it cannot be settled; `Halt`, `Corrupted`: an entry cannot be understood, or the log was trimmed and no
+        checkpoint leads to where it begins.
+        """
         with self._lock:
-            for entry in entries_from(self._log, self.fold.next_index):
-                self.fold.apply(entry.index, entry.data)
+            self._settle_rest()
+            for _ in range(_RELOADS_MAX):
+                if self._unread:
+                    self._start()
+                try:
+                    for entry in entries_from(self._log, self.fold.next_index):
+                        self._apply(entry.index, entry.data)
+                    return
+                except Trimmed:
+                    if self._checkpoints is None:
+                        raise
+                    _log.warning(
+                        "log %s was trimmed past entry %d; going on from its newest checkpoint", self._log.name, self.fold.next_index
+                    )
+                    self._unread = True
+            raise Halt(f"log {self._log.name} was trimmed {_RELOADS_MAX} times while it was read; try again")
+
+    def _start(self) -> None:
+        newest = None if self._checkpoints is None else self._checkpoints.start(self._log)
+        if newest is not None and newest.index > self.fold.next_index:
+            restore(self.fold, newest.message)
+            self.checkpoint_index, self.bytes_since = newest.index, 0
+        self._unread = False
+
+    def _apply(self, index: int, data: bytes) -> None:
+        self.fold.apply(index, data)
+        self.bytes_since += len(data)
+
+    def know(self, checkpoint_index: int, bytes_since: int) -> None:
+        """A checkpoint was made before that entry, and so many bytes of entries were read since."""
+        with self._lock:
+            if checkpoint_index >= self.checkpoint_index:
+                self.checkpoint_index, self.bytes_since = checkpoint_index, bytes_since
 
     def take_over(self) -> int:
         """Read to the tail, append EPOCH(n+1), return n+1 (rule T1; the caller looks at the tables before its first plan).
@@ -178,27 +231,33 @@ class Leader:
                 backoff_s=self._settings.append_backoff,
                 clock=self._clock,
             )
+        except Trimmed:
+            self._unsettled = None
+            return None  # another entry stood there, and is in a checkpoint by now
         except (RetryLater, InvalidInput, Halt):
             self._unsettled = None  # the very first try was refused: nothing is in flight
             raise
         self._unsettled = None
         if outcome is Appended.TAKEN:
             return None
-        self.fold.apply(index, data)
+        self._apply(index, data)
         return index
 
     def _settle_rest(self) -> None:
-        """Rule L2: what an earlier call left open is settled first. Whoever has that index then, the log says so when it is read."""
+        """Rule L2: what an earlier call left open is settled first. Whoever has that index then, the log says so when it is read, or its
+        checkpoint if it was trimmed meanwhile.
+        """
         if self._unsettled is None:
             return
         index, data = self._unsettled
-        append_settled(
-            self._log,
-            index,
-            data,
-            attempts_max=self._settings.append_attempts_max,
-            backoff_s=self._settings.append_backoff,
-            clock=self._clock,
-        )
+        with contextlib.suppress(Trimmed):
+            append_settled(
+                self._log,
+                index,
+                data,
+                attempts_max=self._settings.append_attempts_max,
+                backoff_s=self._settings.append_backoff,
+                clock=self._clock,
+            )
         self._unsettled = None
         self.refresh()

@@ -12,6 +12,10 @@ nothing of any of them.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+
+from archiver.proto import control_log_pb2
+from archiver.proto import ledger_state_pb2 as pb
 
 OFFSETS_MAX = 65_536
 """Offsets that are kept per topic, about 6 MB; 163 commits of 400 partitions each."""
@@ -71,3 +75,21 @@ class PastWatermarks:
             merged[partition] = min(offset, merged.get(partition, offset))
         self._offsets += len(merged) - len(earlier) - len(later)
         self._moves.appendleft((sequence_number, merged))
+
+    def to_proto(self) -> pb.Past:
+        """The stored form."""
+        moves = [_move(sequence_number, offsets) for sequence_number, offsets in self._moves]
+        return pb.Past(moves=moves, open=_move(0, self._open), exact_since=self.exact_since)
+
+    def restore(self, message: pb.Past) -> None:
+        """Take over what `to_proto` gave; nothing must be known yet."""
+        for move in message.moves:
+            self._moves.append((move.sequence_number, {item.partition: item.offset for item in move.offsets}))
+        self._open = {item.partition: item.offset for item in message.open.offsets}
+        self._offsets = sum(len(offsets) for _, offsets in self._moves)
+        self.exact_since = message.exact_since
+
+
+def _move(sequence_number: int, offsets: Mapping[int, int]) -> pb.Past.Move:
+    stored = [control_log_pb2.PartitionOffset(partition=number, offset=offset) for number, offset in sorted(offsets.items())]
+    return pb.Past.Move(sequence_number=sequence_number, offsets=stored)

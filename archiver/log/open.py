@@ -20,10 +20,12 @@ LEADER: Final = "leader"
 """The lease of who archives and cleans."""
 CHECKPOINT: Final = "checkpoint"
 """The lease of who makes checkpoints."""
+PUBLISH: Final = "publish"
+"""The lease of who publishes control events."""
 
 
 class MetadataStore(Protocol):
-    """Both logs, and who may do what."""
+    """The logs, and who may do what."""
 
     def log(self, name: str) -> Log:
         """The log of that name, created if new."""

@@ -355,7 +355,13 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
     told = {item.kind for item in before}
     silent = [check for check in journal.checks() if not check.ok]
     findings = {anchor(one) for one in IDS}
-    for job, kinds in (("tick", {"stuck", "deferred"}), ("reconcile", findings), ("cleanup", set[str]()), ("watch", {"dependency"})):
+    for job, kinds in (
+        ("tick", {"stuck", "deferred"}),
+        ("reconcile", findings),
+        ("cleanup", set[str]()),
+        ("watch", {"dependency"}),
+        ("control_topic", set[str]()),
+    ):
         cycle = journal.newest(job)
         if cycle is None or cycle.outcome in ("fine", "skipped") or told & kinds:
             continue

@@ -115,6 +115,30 @@ class MirrorNumbers(Protocol):
         """Why nothing at all is taken in; None if nothing is wrong."""
 
 
+class PublishedNumbers(Protocol):
+    """What is needed of a publisher's state (`archiver.control_topic.publisher.PublishedState`)."""
+
+    @property
+    def events(self) -> int:
+        """Acknowledged since the process began."""
+
+    @property
+    def lag(self) -> int | None:
+        """Entries that wait; None if that is not known."""
+
+    @property
+    def since_us(self) -> int | None:
+        """Of the first of them; None if there is none."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is published; None if nothing is wrong."""
+
+    @property
+    def holder(self) -> str | None:
+        """Who publishes instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceNumbers:
     """What a source has done since it was opened, and what it has before it."""
@@ -291,8 +315,10 @@ class Numbers:
 
     # what is shown
 
-    def families(self, writer: CountingWriter | None) -> list[Family]:
-        """Everything as of now; `writer` is the intake writer, None if there is none (yet, or any more)."""
+    def families(self, writer: CountingWriter | None, published: PublishedNumbers | None = None) -> list[Family]:
+        """Everything as of now; `writer` is the intake writer, None if there is none (yet, or any more), `published` what the publisher of
+        control events says of itself.
+        """
         now_us = self._clock.now_us()
         with self._lock:
             counted = [Family(name, {labels: float(count) for labels, count in found.items()}) for name, found in self._counts.items()]
@@ -307,6 +333,7 @@ class Numbers:
             *findings,
             *self._of_journal(now_us),
             *([] if watched is None else _of_watch(watched, self._limits, now_us)),
+            *([] if published is None else _of_published(published, now_us)),
         ]
         return [family for family in families if METRICS[family.name].shown in self._shown]
 
@@ -392,6 +419,15 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
         families.append(Family("archiver_intake_pinned_age_seconds", {(seen.pin.topic, str(seen.pin.partition)): seen.pin.age_s(now_us)}))
     elif seen.pin_known:
         families.append(Family("archiver_intake_pinned_age_seconds", {("", ""): 0.0}))
+    return families
+
+
+def _of_published(state: PublishedNumbers, now_us: int) -> list[Family]:
+    families = gauge("archiver_control_topic_events_total", state.events)
+    if state.holder is None and state.lag is not None:
+        families += gauge("archiver_control_topic_up", state.trouble is None)
+        families += gauge("archiver_control_topic_lag_entries", state.lag)
+        families += gauge("archiver_control_topic_lag_seconds", 0.0 if state.since_us is None else _age(state.since_us, now_us))
     return families
 
 

@@ -75,14 +75,7 @@ class KafkaClient:
         self._timeout_s = settings.request_timeout
         self._broken: set[Place] = set()
         self._leaderless: set[Place] = set()
-        common: dict[str, Any] = {
-            "client.id": f"stream-archiver-{settings.name}",
-            "socket.keepalive.enable": "true",
-            **settings.client(),
-            "bootstrap.servers": settings.brokers,
-            "logger": _log,
-            "error_cb": _heard,
-        }
+        common = common_properties(f"stream-archiver-{settings.name}", settings.brokers, settings.client())
         consumer = {
             "group.id": f"stream-archiver-{settings.name}",  # the library wants one; nothing joins it, nothing is committed to it
             "enable.auto.commit": "false",
@@ -101,14 +94,14 @@ class KafkaClient:
             self._consumer = Consumer(common | consumer)
             self._admin = AdminClient(common)
         except (KafkaException, ValueError) as error:
-            raise RetryLater(f"the Kafka client cannot be made of these properties: {redacted(str(error))}") from None
+            raise unmade(error) from None
 
     def topics(self) -> list[str]:
         try:
             # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not have heard before it reads.
             return list(self._admin.list_topics(timeout=self._timeout_s).topics)
         except KafkaException as error:
-            raise _later("the cluster does not say which topics it has", error) from error
+            raise later("the cluster does not say which topics it has", error) from error
 
     def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
         answers = _Answers[str](self._timeout_s)
@@ -119,8 +112,7 @@ class KafkaClient:
         found: dict[str, UpstreamTopic | None] = dict.fromkeys(answers.unanswered())
         for name, answer in answers.found.items():
             if not answer.is_internal:
-                topic_id = _bytes_of(answer.topic_id)
-                found[name] = UpstreamTopic(name, b"" if topic_id == _NO_ID else topic_id, len(answer.partitions))
+                found[name] = UpstreamTopic(name, id_bytes(answer.topic_id), len(answer.partitions))
             self._leaderless = {place for place in self._leaderless if place[0] != name}
             self._leaderless |= {(name, one.id) for one in answer.partitions if one.leader is None or one.leader.id < 0}
         return found
@@ -156,20 +148,20 @@ class KafkaClient:
         try:
             self._consumer.incremental_assign(wanted)
         except KafkaException as error:
-            raise _later("partitions cannot be read", error) from error
+            raise later("partitions cannot be read", error) from error
 
     def stop_reading(self, places: Sequence[Place]) -> None:
         try:
             self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
         except KafkaException as error:
-            raise _later("partitions cannot be let go of", error) from error
+            raise later("partitions cannot be let go of", error) from error
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
         self._admin.poll(0)  # what it logs waits for this, without a bound
         try:
             messages = self._consumer.consume(records_max, timeout_s)
         except KafkaException as error:
-            raise _later("nothing can be read", error) from error
+            raise later("nothing can be read", error) from error
         polled = Polled()
         # A list is faster, and this is done for every record.
         if self._broken or any([message.error() is not None for message in messages]):  # noqa: C419
@@ -253,7 +245,7 @@ class _Answers(Generic[Key]):
             self._failed[key] = RetryLater(f"{what} within {self._timeout_s:g} s")
         except KafkaException as error:
             if _TROUBLES.get(error.args[0].code()) != "away":
-                self._failed[key] = _later(what, error)
+                self._failed[key] = later(what, error)
 
     def unanswered(self) -> list[Key]:
         """What was not answered, unless that is everything: then `RetryLater`."""
@@ -288,14 +280,34 @@ def _heard(error: KafkaError) -> None:
     _log.warning("kafka: %s", redacted(error.str()))
 
 
-def _later(what: str, error: KafkaException) -> RetryLater:
+def common_properties(client_id: str, brokers: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """What every client is told; `given` are properties of the configuration, secrets revealed."""
+    return {
+        "client.id": client_id,
+        "socket.keepalive.enable": "true",
+        **given,
+        "bootstrap.servers": brokers,
+        "logger": _log,
+        "error_cb": _heard,
+    }
+
+
+def unmade(error: Exception) -> RetryLater:
+    """The library takes no such properties."""
+    return RetryLater(f"the Kafka client cannot be made of these properties: {redacted(str(error))}")
+
+
+def later(what: str, error: KafkaException) -> RetryLater:
+    """An error of the library as one of ours."""
     reason = error.args[0]
     return RetryLater(f"{what}: {redacted(reason.str() if isinstance(reason, KafkaError) else str(error))}")
 
 
-def _bytes_of(topic_id: Any) -> bytes:
+def id_bytes(topic_id: Any) -> bytes:
+    """The id of a topic; empty if its cluster gives none."""
     most, least = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
-    return b"".join((bits % 2**64).to_bytes(8, "big") for bits in (most, least))
+    found = b"".join((bits % 2**64).to_bytes(8, "big") for bits in (most, least))
+    return b"" if found == _NO_ID else found
 
 
 def _portions(items: Sequence[Any]) -> Iterable[Sequence[Any]]:

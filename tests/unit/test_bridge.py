@@ -19,7 +19,7 @@ from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings_groups import EventSettings
+from archiver.settings_events import EventSettings
 from tests.support.tables import FIELDS, TOPIC_ID, Limits
 
 TABLE = uuid.UUID(int=3)
@@ -71,7 +71,7 @@ def test_a_text_is_interned_once_and_the_event_comes_back_byte_for_byte() -> Non
     event = Event(uuid.UUID(int=1), 2, "group", StartCommit(COMMIT))
     messages = [event_message(leader, event, (), "a round") for _ in range(3)]
     assert bodies(log) == ["epoch_started", "schema_text"]
-    assert {event_bytes(leader.fold, message) for message in messages} == {codec.encode(event, ())}
+    assert {event_bytes(leader.fold.texts, message) for message in messages} == {codec.encode(event, ())}
 
 
 def test_another_leader_reads_the_same_bytes() -> None:
@@ -148,7 +148,7 @@ def test_events_are_not_larger_than_a_broker_takes() -> None:
     assert len(append(leader, files)) == 1, "without that limit one entry holds them all"
     indexes = append(leader, files, events=limit)
     assert len(indexes) > 1
-    events = [event_bytes(leader.fold, pb.ControlEntry.FromString(log.read(index)[0].data).files_written.event) for index in indexes]
+    events = [event_bytes(leader.fold.texts, pb.ControlEntry.FromString(log.read(index)[0].data).files_written.event) for index in indexes]
     assert max(map(len, events)) <= limit.bytes_max
     assert max(map(len, events)) + len(codec.split(events[0])[0]) > limit.bytes_max // 2, "halving does not go further than it must"
     told = [codec.decode(data).payload for data in events]
@@ -172,7 +172,7 @@ def test_without_the_table_uuid_the_event_is_that_of_release_1_10_and_is_committ
     leader, log = leading()
     append(leader, [archive(0)], events=EventSettings(table_uuid=False))
     entry = pb.ControlEntry.FromString(log.read(0)[-1].data).files_written
-    found = codec.read(event_bytes(leader.fold, entry.event))
+    found = codec.read(event_bytes(leader.fold.texts, entry.event))
     assert not found.table_uuid
     assert isinstance(found.event.payload, DataWritten)
     assert found.event.payload.table.uuid is None
@@ -183,7 +183,7 @@ def test_without_the_table_uuid_the_event_is_that_of_release_1_10_and_is_committ
 
 def test_an_event_whose_text_is_missing_is_corrupted() -> None:
     with pytest.raises(Corrupted, match="no schema text"):
-        event_bytes(LedgerFold(), pb.Event(text_sha256=bytes(32), datum=b""))
+        event_bytes({}, pb.Event(text_sha256=bytes(32), datum=b""))
 
 
 def test_an_event_that_lists_other_files_than_the_entry_is_corrupted() -> None:

@@ -214,7 +214,7 @@ def work(name: str, topic_id: TopicId = TOPIC_ID) -> Any:
 
 
 def completes(leader: Leader, log: Log) -> list[DataComplete]:
-    found = [codec.decode(event_bytes(leader.fold, body.event)).payload for body in bodies_of(log, "round_written")]
+    found = [codec.decode(event_bytes(leader.fold.texts, body.event)).payload for body in bodies_of(log, "round_written")]
     assert all(isinstance(payload, DataComplete) for payload in found)
     return found  # type: ignore[return-value]
 

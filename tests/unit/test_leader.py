@@ -228,3 +228,16 @@ def test_failpoints_around_the_epoch(tmp_path: Path) -> None:
     finally:
         failpoints.arm("")
     assert leader(on).take_over() == 2
+
+
+def test_l2_what_is_unsettled_is_settled_before_the_log_is_read_on() -> None:
+    """Else cleaning would decide by a log without the entry, and its own entry would settle that one first."""
+    on = FaultyLog(log())
+    one = leader(on, append_attempts_max=1)
+    one.take_over()
+    on.script(AppendFault.DROPPED)
+    with pytest.raises(OutcomeUnknown):
+        one.append(pb.RoundStarted(commit_id=b"r" * 16))
+    assert not one.fold.rounds
+    one.refresh()
+    assert [item.commit_id for item in one.fold.rounds] == [b"r" * 16]

@@ -29,6 +29,7 @@ HOUR_S = 3600.0
 ROUND = ("round.start", "written.append", "complete.append", "table.swap", "committed.append", "settled.append")
 FIRST_ROUND = ("tick.append", "epoch.append", "identity.upload", "text.append", "table.create", "schema.append", *ROUND, "archive.upload")
 CHECKPOINT = ("checkpoint.shelf", "checkpoint.upload", "log.trim")
+LEDGER_CHECKPOINT = ("ledger-checkpoint.upload", "ledger.trim")
 CLEANING = ("condemn.append", "intake.delete", "deleted.append")
 UNKEPT = tuple(place for place in PLACES if place[0] != "kept")
 ARCHIVED = tuple(place for place in PLACES if place[0] in ("clicks", "files", "orders"))
@@ -103,7 +104,21 @@ def _long_log(ground: Ground) -> None:
 def _short_log(daemon: Daemon) -> None:
     application = daemon.application
     assert application.intake_log.floor() > 0
-    assert len(list(application.objects.list("checkpoint/"))) >= 2
+    assert len(list(application.objects.list("checkpoint/intake/"))) >= 2
+
+
+def _long_ledger(ground: Ground) -> None:
+    for number in range(2):
+        ground.send(f"before{number}")
+        ground.archive()
+    ground.send("waiting")
+    ground.configure(lambda document: document["log"].update(checkpoint_entries=4))
+
+
+def _short_ledger(daemon: Daemon) -> None:
+    application = daemon.application
+    assert application.control_log.floor() > 0
+    assert len(list(application.objects.list("checkpoint/control/"))) >= 2
 
 
 def _inbox(ground: Ground) -> None:
@@ -245,6 +260,7 @@ SCENES: tuple[Scene, ...] = (
     Scene("gaps", _gaps, "archive", ROUND),
     Scene("checkpoint", _long_log, "archive", CHECKPOINT, woken="free", check=_short_log),
     Scene("checkpoint-beside", _long_log, "send", CHECKPOINT, woken="free", check=_short_log),
+    Scene("ledger-checkpoint", _long_ledger, "archive", LEDGER_CHECKPOINT, woken="free", check=_short_ledger),
     Scene("source", _inbox, "take", ("source.finish", "source.forget"), again=lambda _, daemon: _none(deeds.take(daemon)), woken="free"),
     Scene(
         "rollback",

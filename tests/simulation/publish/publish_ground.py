@@ -15,12 +15,13 @@ from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES, RETIRED, SET_BAC
 from archiver.catalog.restate import is_set_back
 from archiver.catalog.tables import Identifier
 from archiver.ids import SeededIds, TopicId, TopicPartition
+from archiver.ledger.checkpoint import LedgerCheckpoint, decode, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.given_up import GivenUp
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
-from archiver.objects.paths import ARCHIVE_PREFIX, INTAKE_PREFIX, parse_archive_key
+from archiver.objects.paths import ARCHIVE_PREFIX, INTAKE_PREFIX, checkpoint_prefix, parse_archive_key, parse_checkpoint_key
 from archiver.proto import control_log_pb2 as pb
 from archiver.stream.archives import ArchiveIndex, find_archives
 from intake.fold import IntakeFold
@@ -84,6 +85,8 @@ class Ground:
         """Topic name → its table."""
         self.fold = IntakeFold()
         self.ledger = LedgerFold()
+        self._entries: list[bytes] | None = None
+        """Of the control log, those that were trimmed included, where it is trimmed."""
         self.sent: dict[str, list[Sent]] = {}
         """Intake key → its rows; what was acknowledged follows from the log."""
         self.rows: dict[str, tuple[Row, ...]] = {}
@@ -111,6 +114,8 @@ class Ground:
         """How many rows strangers added and removed."""
         self.lost: set[Identifier] = set()
         """Tables that somebody dropped."""
+        self.came_back = False
+        """Erased rows are archived again, from intake that may be condemned: a finding while a snapshot without them is retained."""
         self._written: set[str] = set()
         """Keys that DATA_WRITTEN has named."""
         self._ever: set[str] = set()
@@ -157,8 +162,20 @@ class Ground:
     def create(self, key: str, data: bytes) -> None:
         """The store's create."""
         self.objects.create(key, data)
+        if key.startswith(checkpoint_prefix("control")):
+            self.met["ledger checkpoints"] += 1
+            self._same_from(decode(data, key))
         if key.startswith(ARCHIVE_PREFIX) and "/data/" in key:
             self.rows[self.objects.uri(key)] = self._checked(key, archive_rows(data))
+
+    def _own_below(self, identifier: Identifier, snapshot_id: int | None) -> bool:
+        """Whether a commit of ours is retained at or below that snapshot."""
+        while snapshot_id in self.retained[identifier]:
+            seen, view = self.seen[snapshot_id], self.tables.state(identifier).snapshots[snapshot_id].view
+            if seen.ours:
+                return True
+            snapshot_id = view.parent_id
+        return False
 
     def _checked(self, key: str, rows: tuple[Row, ...]) -> tuple[Row, ...]:
         """The rows of an archive: bit by bit what was acknowledged, and the same times in every archive."""
@@ -235,9 +252,36 @@ class Ground:
 
     # ledger and tables
 
+    def remember_entries(self) -> None:
+        """The control log is trimmed in this world."""
+        self._entries = []
+
+    @property
+    def trims(self) -> bool:
+        """Whether the control log is trimmed in this world."""
+        return self._entries is not None
+
+    def _same_from(self, checkpoint: LedgerCheckpoint) -> None:
+        """A fold from a checkpoint on is the fold from the start."""
+        fold = checkpoint.fold()
+        for index, data in enumerate((self._entries or [])[checkpoint.index :], checkpoint.index):
+            fold.apply(index, data)
+        if encode(LedgerCheckpoint.of(fold)) != encode(LedgerCheckpoint.of(self.ledger)):
+            raise Violation("a fold from a checkpoint is the fold from the start", f"not from entry {checkpoint.index} on")
+
+    def trim(self, below: int) -> None:
+        """The control log's trim: what goes must be in a checkpoint."""
+        keys = [parse_checkpoint_key(info.key) for info in self.objects.list(checkpoint_prefix("control"))]
+        if not any(key is not None and below <= key.index <= self.control.tail() for key in keys):
+            raise Violation("nothing is trimmed that no checkpoint holds", f"the control log below {below}")
+        self.met["ledger trimmed"] += below > self.control.floor()
+        self.control.trim(below)
+
     def _recorded(self, index: int, data: bytes) -> None:
         applied, epoch = self.ledger.applied, self.ledger.epoch
         self.ledger.apply(index, data)
+        if self._entries is not None:
+            self._entries.append(data)
         entry = pb.ControlEntry.FromString(data)
         kind = entry.WhichOneof("body") or ""
         if self.ledger.applied == applied:
@@ -321,7 +365,12 @@ class Ground:
         removed |= self._below_starts(topic_id)
         if SET_BACK in view.summary and (evidence := read_evidence(told)) is not None:  # type: ignore[arg-type]
             back = sorted(place for place in removed if place[1] >= evidence.offset(place[0]))
-            insist("what was erased does not come back", f"{back} of snapshot {view.parent_id}" if back else None)
+            if back and self._own_below(identifier, view.parent_id):
+                raise Violation("what was erased does not come back", f"{back} of snapshot {view.parent_id}")
+            if back:  # behind a cut it does, and the runbook says so (evidence-doubted)
+                removed -= frozenset(back)
+                self.rolled_back.add(identifier)
+                self.came_back = True
         seen = SnapshotSeen(
             snapshot_id,
             COMMIT_ID in view.summary,

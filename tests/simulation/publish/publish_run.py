@@ -40,6 +40,8 @@ LAST_EVERY = 4
 RETENTION_EVERY = 5
 """In one seed of so many, records go after a while."""
 RETENTION_S = 4.0
+TRIMMED_EVERY = 7
+"""In one seed of so many the ledger is kept short by checkpoints."""
 TWO_TOPICS_EVERY = 9
 """In one seed of so many there are two topics; what happens to the table of one must not hold up the other."""
 
@@ -90,6 +92,8 @@ class _Run:
         topics = {"flights": choices.choice((1, 1, 2))} | ({"gates": 1} if seed % TWO_TOPICS_EVERY == 1 else {})
         identifiers: dict[str, Identifier] = {name: ("demo", name) for name in topics}
         self._ground = Ground(seed, identifiers)
+        if seed % TRIMMED_EVERY == TRIMMED_EVERY // 2:
+            self._ground.remember_entries()
         self._ground.clock.now = lambda: self._schedule.now_us
         self._orders = Orders(
             seed=seed,
@@ -99,7 +103,7 @@ class _Run:
                 entry_bytes_max=1 << 19,
                 append_attempts_max=choices.choice((1, 2, 4)),
                 append_backoff=0.05,
-                checkpoint_entries=1_000,
+                checkpoint_entries=1_000 if seed % TRIMMED_EVERY != TRIMMED_EVERY // 2 else (6, 9, 14, 25)[seed // TRIMMED_EVERY % 4],
                 checkpoint_bytes=1 << 24,
             ),
             limits=CommitLimits(

@@ -1,0 +1,146 @@
+"""The control topic through confluent-kafka: the only file of this room that knows that library.
+
+Promises that `send` returns only when every record has the acknowledgement of all replicas in sync, that its own patience
+(`delivery_timeout`) and a request to stop end every wait, and that a closed connection sends nothing more of its own accord. Repetitions by
+the client itself are avoided by the idempotent producer; those across connections are the publisher's. Secrets never reach a log.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from archiver.clock import Clock
+from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
+from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
+from archiver.redaction import redacted
+from intake.sources.kafka_client import common_properties, id_bytes, later, unmade
+
+RECORD_BYTES_MAX = 1_000_000_000
+"""What the library takes at most; the brokers' own limit is the one that counts."""
+POLL_S = 0.1
+"""How often it is looked whether the process is to stop."""
+_NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the library's public names begin so
+_NOT_OURS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+_TOLD_NOTHING = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001
+
+
+class ClientSettings(Protocol):
+    """What the client needs of `events.kafka`; durations in seconds."""
+
+    @property
+    def brokers(self) -> str:
+        """HOST:PORT, separated by commas."""
+
+    @property
+    def topic(self) -> str:
+        """Its name."""
+
+    @property
+    def request_timeout(self) -> float:
+        """How long an answer may take."""
+
+    @property
+    def delivery_timeout(self) -> float:
+        """How long an acknowledgement may take."""
+
+    def client(self) -> dict[str, str]:
+        """Further properties, secrets among them."""
+
+
+class KafkaTopic:
+    """A producer and an administrative client; see `archiver.control_topic.destination.Destination`."""
+
+    def __init__(self, settings: ClientSettings, clock: Clock) -> None:
+        self._topic = settings.topic
+        self._timeout_s = settings.request_timeout
+        self._patience_s = settings.delivery_timeout
+        self._clock = clock
+        common = common_properties("stream-archiver-events", settings.brokers, settings.client())
+        milliseconds = round(settings.delivery_timeout * 1000)
+        producer = {
+            "enable.idempotence": "true",
+            "acks": "all",
+            "message.timeout.ms": str(milliseconds),
+            "request.timeout.ms": str(milliseconds),
+            "queue.buffering.max.ms": "0",
+            "queue.buffering.max.messages": str(EVENTS_MAX),
+            "queue.buffering.max.kbytes": str((RECORD_BYTES_MAX + BYTES_MAX) // 1024),
+            "message.max.bytes": str(RECORD_BYTES_MAX),
+            "partitioner": "murmur2_random",
+        }
+        try:
+            self._producer: Any = Producer(common | producer)
+            self._admin = AdminClient(common)
+        except (KafkaException, ValueError) as error:
+            raise unmade(error) from None
+
+    def topic_id(self) -> bytes:
+        self._admin.poll(0)  # what it logs waits for this, without a bound
+        asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
+        try:
+            return id_bytes(asked[self._topic].result(self._timeout_s + 5).topic_id)
+        except concurrent.futures.TimeoutError:
+            raise RetryLater(f"the cluster does not describe the control topic {self._topic} within {self._timeout_s:g} s") from None
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in _NOT_THERE:
+                raise Halt(f"the cluster has no topic {self._topic}; create it, or correct events.kafka.topic") from error
+            if code in _NOT_OURS:
+                raise Halt(f"the user of events.kafka may not describe the topic {self._topic}; give it that right") from error
+            raise later(f"the cluster does not describe the control topic {self._topic}", error) from error
+
+    def send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:
+        failed: list[ArchiverError] = []
+        waiting = len(records)
+
+        def delivered(what: str, error: KafkaError | None, _: object) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if error is not None:
+                failed.append(self._told_of(error, what))
+
+        for record in records:
+            self._produce(record, partial(delivered, record.what))
+        # The library tells of every record in time; the rest is for one that does not.
+        until_s = self._clock.monotonic_s() + self._patience_s + 5
+        while waiting and not failed:
+            self._producer.poll(POLL_S)
+            if waiting and stopping():
+                raise OutcomeUnknown("the daemon is about to stop; what was not acknowledged is published again")
+            if waiting and self._clock.monotonic_s() > until_s:
+                raise OutcomeUnknown(f"{waiting} events were not acknowledged within {self._patience_s:g} s; they are published again")
+        if failed:
+            raise next((error for error in failed if isinstance(error, Halt)), failed[0])
+
+    def _produce(self, record: TopicRecord, on_delivery: Callable[[Any, Any], None]) -> None:
+        try:
+            self._producer.produce(self._topic, record.value, record.key, headers=list(record.headers), on_delivery=on_delivery)
+        except BufferError:
+            raise RetryLater("the Kafka client's queue is full") from None
+        except KafkaException as error:
+            raise self._told_of(error.args[0], record.what) from error
+
+    def _told_of(self, error: KafkaError, what: str) -> ArchiverError:
+        """What an error of one record says, by what must be done next."""
+        code, words = error.code(), redacted(error.str())
+        if code in _TOO_LARGE:
+            return Halt(
+                f"the control topic {self._topic} refuses {what} as too large; raise max.message.bytes of the topic (or message.max.bytes "
+                "of its brokers). Nothing behind it is published until then"
+            )
+        if code in _NOT_OURS:
+            return Halt(f"the user of events.kafka may not write to the topic {self._topic}: {words}; give it that right")
+        if code in _TOLD_NOTHING:
+            return OutcomeUnknown(f"{what} was not acknowledged within {self._patience_s:g} s: {words}; it is published again")
+        return RetryLater(f"{what} was not taken by the control topic {self._topic}: {words}")
+
+    def close(self) -> None:
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        self._producer.poll(0)

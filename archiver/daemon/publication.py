@@ -1,0 +1,62 @@
+"""The job that publishes control events.
+
+Owns the publisher of a daemon, which is made when there is first something to publish to. Promises that nothing of it holds up a round, and
+that a broker that is away is told and waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from archiver.control_topic.publisher import EventPublisher, PublishedState
+from archiver.daemon.cycles import Told, told_of
+from archiver.errors import ArchiverError, LeaseHeld
+from archiver.redaction import redacted
+from archiver.wording import counted
+
+
+class Publication:
+    """Runs the publisher. One thread at a time runs and closes it; any may ask."""
+
+    def __init__(self, make: Callable[[], EventPublisher]) -> None:
+        """`make` makes the publisher; raises while what it needs is not there."""
+        self._make = make
+        self._publisher: EventPublisher | None = None
+
+    @property
+    def state(self) -> PublishedState | None:
+        """What is seen of it; None before the first run."""
+        return None if self._publisher is None else self._publisher.state
+
+    def notes(self) -> list[str]:
+        """What an operator should know."""
+        state = self.state
+        if state is None or state.trouble is None:
+            return []
+        behind = "" if not state.lag else f"; {counted(state.lag, 'entry', 'entries')} of the control log wait"
+        return [f"control topic {state.topic}: {state.trouble}{behind}"]
+
+    def run(self) -> Told:
+        """One run. Raises what making the publisher raises, and the log when it is asked how much waits."""
+        if self._publisher is None:
+            self._publisher = self._make()
+        publisher = self._publisher
+        try:
+            events = publisher.run()
+        except LeaseHeld as held:
+            publisher.look(None, held.holder)
+            return Told("skipped", f"{held.holder} publishes", idle=True)
+        except ArchiverError as error:
+            before = publisher.state.trouble
+            publisher.look(redacted(str(error)))
+            return replace(told_of(error), idle=publisher.state.trouble == before)  # one that lasts is no news each second
+        publisher.look(None)
+        if not events:
+            return Told("fine", "nothing to publish", idle=True)
+        return Told("fine", f"{counted(events, 'event')} published", {"events": events})
+
+    def close(self) -> None:
+        """Publish nothing more."""
+        if self._publisher is not None:
+            self._publisher.close()

@@ -1,0 +1,79 @@
+"""A checkpoint of the ledger: the state of its fold before one entry of the control log, as bytes, and where those are kept.
+
+Frozen format 1: the magic, the SHA-256 of all that follows it, a `LedgerState` message. Its size follows the number of partitions and
+what is in work (pending, killed, condemned), not how many archives there ever were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from archiver.errors import Corrupted, Halt
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.state import FORMAT, restore, state_of
+from archiver.log.checkpoints import KEPT, Checkpoints, seal, unseal
+from archiver.objects.store import ObjectStore
+from archiver.proto import control_log_pb2
+from archiver.proto import ledger_state_pb2 as pb
+
+OBJECT_FORMAT = 1
+"""Of the object; part of its key as well."""
+MAGIC = b"archiver.ledger1"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheckpoint:
+    """The state before the entry at `index`."""
+
+    message: pb.LedgerState
+
+    @classmethod
+    def of(cls, fold: LedgerFold) -> LedgerCheckpoint:
+        """The state of a fold as it is now."""
+        return cls(state_of(fold))
+
+    @property
+    def index(self) -> int:
+        """The first entry that is not in it."""
+        return self.message.next_index
+
+    @property
+    def last_id(self) -> bytes | None:
+        """The id of the entry that it took in last."""
+        return self.message.last_id or None
+
+    def fold(self) -> LedgerFold:
+        """A fold that goes on from here."""
+        made = LedgerFold()
+        restore(made, self.message)
+        return made
+
+
+def encode(checkpoint: LedgerCheckpoint) -> bytes:
+    """The object of a checkpoint."""
+    return seal(MAGIC, checkpoint.message.SerializeToString(deterministic=True))
+
+
+def decode(data: bytes, where: str) -> LedgerCheckpoint:
+    """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer version wrote it."""
+    try:
+        message = pb.LedgerState.FromString(unseal(MAGIC, data, where))
+    except DecodeError as error:
+        raise Corrupted(f"checkpoint {where} is not the state of the ledger") from error
+    if message.format != FORMAT:
+        raise Halt(f"checkpoint {where} has the format {message.format}, this version knows {FORMAT}; upgrade before reading this log")
+    return LedgerCheckpoint(message)
+
+
+class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
+    """The checkpoints of the control log in an object store. Holds no state; safe to use from several threads."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        super().__init__(objects, "control", OBJECT_FORMAT, decode, lambda _, data: control_log_pb2.ControlEntry.FromString(data).id)
+
+    def superseded(self) -> list[str]:
+        """Keys of the checkpoints older than the last two that are whole; nothing if there are not two."""
+        kept = self.last()
+        return self.older_than(kept[-1].index) if len(kept) == KEPT else []

@@ -1,0 +1,148 @@
+"""Makes checkpoints of the control log, and trims it.
+
+Order of writes, each step only after the one before it was read back and compared:
+
+1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows from the log and the settings.
+2. The checkpoint is stored. From here on a reader may start from it. What it replaces is still in the log, so readers agree whichever way
+   they came by the state. A crash here leaves a log that is longer than it need be.
+3. The log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one costs time and no data. One
+   entry more is kept: its id shows that the checkpoint is of this log. Nothing is trimmed that somebody still has to read (`needed_from`).
+
+A checkpoint is a function of the log, so it does no harm if several processes make it at once, leaders or not, or one that slept goes on
+where it was: it meets its own bytes. Fencing is the store's: an append below the floor is refused (rule L1).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from archiver import failpoints
+from archiver.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
+from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints, encode
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.leader import Leader
+from archiver.log.checkpoints import KEPT
+from archiver.log.reading import entries_from
+from archiver.log.spans import Span, SpanSettings
+from archiver.log.store import Log
+from archiver.objects.once import create_once
+
+CHECKPOINTS_PER_RUN_MAX = 10
+"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and the next run goes on."""
+_log = logging.getLogger(__name__)
+
+
+def _everything() -> int | None:
+    return None
+
+
+class LedgerCheckpointer:
+    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are sent away.
+
+    `leader` says how far the log was read. `needed_from` is asked before the log is trimmed: the lowest entry that somebody still has to
+    read; None if nobody does.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        checkpoints: LedgerCheckpoints,
+        leader: Leader,
+        settings: SpanSettings,
+        needed_from: Callable[[], int | None] = _everything,
+    ) -> None:
+        self._log = log
+        self._checkpoints = checkpoints
+        self._leader = leader
+        self._settings = settings
+        self._needed_from = needed_from
+        self._busy = threading.Lock()
+
+    @property
+    def due(self) -> bool:
+        """Whether enough was read since the newest checkpoint that this process knows."""
+        entries = self._leader.fold.next_index - self._leader.checkpoint_index
+        return entries >= self._settings.checkpoint_entries or self._leader.bytes_since >= self._settings.checkpoint_bytes
+
+    def run_if_due(self) -> bool:
+        """Make the checkpoints that are due; whether there are new ones. A leader that has read nothing yet reads the log first.
+
+        Raises nothing of ours: an error is logged, and the next call tries again. Does nothing if another thread is at it.
+        """
+        if not self._busy.acquire(blocking=False):
+            return False
+        try:
+            if self._leader.fold.next_index == 0:
+                self._leader.refresh()
+            return self.due and bool(self.run())
+        except ArchiverError as error:
+            _log.error("no checkpoint of the control log was made, so its entries stay in the metadata store: %s", error)
+            return False
+        finally:
+            self._busy.release()
+
+    def run(self) -> list[int]:
+        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of those that were made.
+
+        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do, if another object stands under
+        its key, and what log and store raise. Then the log is as long as before.
+        """
+        made: list[int] = []
+        try:
+            newest = self._checkpoints.start(self._log)
+            fold, span, size = newest.fold() if newest else LedgerFold(), Span(self._settings), 0
+            self._leader.know(fold.next_index, 0)
+            for entry in entries_from(self._log, fold.next_index):
+                fold.apply(entry.index, entry.data)
+                size += len(entry.data)
+                if not span.add(len(entry.data)):
+                    continue
+                self._store(LedgerCheckpoint.of(fold))
+                made.append(fold.next_index)
+                size = 0
+                self._trim()
+                if len(made) == CHECKPOINTS_PER_RUN_MAX:
+                    break
+            self._leader.know(made[-1] if made else self._leader.checkpoint_index, size)
+        except Trimmed as error:
+            _log.info("others made checkpoints meanwhile: %s", error)
+        if not made:
+            self._trim()  # whoever made the last one may have been stopped before
+        return made
+
+    def _store(self, checkpoint: LedgerCheckpoint) -> None:
+        """Store the checkpoint, or take the one that is there; it reads back as the state it was made of."""
+        data, key = encode(checkpoint), self._checkpoints.key(checkpoint.index)
+        failpoints.reach("ledger-checkpoint.upload.before")
+        try:
+            create_once(self._checkpoints.objects, key, data)
+        except KeyExists as error:
+            if self._checkpoints.objects.read(key) != data:
+                raise Halt(
+                    f"{self._checkpoints.objects.uri(key)} is not what the control log says: it was damaged, or another deployment's "
+                    "log was used with this data folder. Find out which; if it is damaged, delete it and it is made again. The log is not "
+                    "trimmed until then"
+                ) from error
+        if encode(self._checkpoints.load(checkpoint.index)) != data:
+            raise Corrupted(f"{self._checkpoints.objects.uri(key)} does not read back as it was made; the log is not trimmed")
+        failpoints.reach("ledger-checkpoint.upload.after")
+
+    def _trim(self) -> None:
+        """Trim below the older of the last two checkpoints, if both are whole."""
+        last = self._checkpoints.last()
+        if len(last) < KEPT:
+            return
+        needed = self._needed_from()
+        below = last[-1].index - 1 if needed is None else min(last[-1].index - 1, needed)
+        if below <= self._log.floor():
+            return
+        if last[0].index > self._log.tail():
+            raise Halt(
+                f"checkpoint {self._checkpoints.key(last[0].index)} is beyond the end of the control log; put the newest metadata store in "
+                "place"
+            )
+        failpoints.reach("ledger.trim.before")
+        self._log.trim(below)
+        failpoints.reach("ledger.trim.after")

@@ -1,0 +1,113 @@
+"""The control events of the ledger, one after the other, without the rest of the ledger's state.
+
+Owns nothing but the newest epoch and the schema texts met so far, so whoever only passes events on needs no fold of the whole ledger.
+Promises the events of entries that count, in order, with exactly their bytes; never that of a void entry (rule L3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from archiver.errors import Halt
+from archiver.ledger.bridge import event_bytes
+from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints
+from archiver.ledger.entries import counts, parse_entry
+from archiver.log.store import Log
+from archiver.proto import control_log_pb2 as pb
+
+KINDS = {
+    "round_started": "START_COMMIT",
+    "files_written": "DATA_WRITTEN",
+    "round_written": "DATA_COMPLETE",
+    "table_committed": "COMMIT_TO_TABLE",
+    "round_settled": "COMMIT_COMPLETE",
+}
+"""Bodies that can have an event, and its type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a reader stands."""
+
+    next_index: int
+    """The entry that must be taken next."""
+    last_id: bytes
+    """Of the entry before that; empty before the first."""
+    epoch: int
+    """The newest before it."""
+
+
+BEGINNING = Mark(0, b"", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEvent:
+    """The event of one entry."""
+
+    index: int
+    """Of the entry."""
+    entry_id: bytes
+    """Of the entry: no other one ever has it, also where a log was put back and an index used again."""
+    epoch: int
+    """Of the leader that wrote it: the newest at that place."""
+    kind: str
+    """START_COMMIT and so on."""
+    commit_id: bytes
+    """Of the round, 16 bytes."""
+    topic_id: bytes
+    """Of the topic whose table it is about, 16 bytes; empty for events of a round as a whole."""
+    data: bytes
+    """On the wire."""
+
+    @property
+    def mark(self) -> Mark:
+        """Where a reader stands that has taken it."""
+        return Mark(self.index + 1, self.entry_id, self.epoch)
+
+
+class EventReader:
+    """Reads on from a mark, with the texts that were met before it. To read some of it again, set `mark` back."""
+
+    def __init__(self, mark: Mark = BEGINNING, texts: Iterable[bytes] = ()) -> None:
+        self.mark = mark
+        self.texts = {hashlib.sha256(text).digest(): text for text in texts}
+        """Schema texts by their SHA-256. One is the same wherever it is named, so too many of them do no harm."""
+
+    @classmethod
+    def behind(cls, checkpoint: LedgerCheckpoint) -> EventReader:
+        """A reader that stands where the checkpoint does."""
+        state = checkpoint.message
+        return cls(Mark(state.next_index, state.last_id, state.epoch), state.texts)
+
+    @classmethod
+    def first(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
+        """A reader at the first entry that still can be read with what was known before it. Raises as `LedgerCheckpoints.start`."""
+        floor = log.floor()
+        usable = [one for one in checkpoints.last() if one.index >= floor and checkpoints.is_of(one, log)] if floor else []
+        oldest = usable[-1] if usable else checkpoints.start(log) if floor else None
+        return cls() if oldest is None else cls.behind(oldest)
+
+    def take(self, index: int, data: bytes) -> LedgerEvent | None:
+        """The event of the entry; None if it has none, or is void. Raises `Halt` and `Corrupted` as `LedgerFold.apply`."""
+        if index != self.mark.next_index:
+            raise Halt(f"control log entry {index} was handed to a reader that needs entry {self.mark.next_index} next")
+        entry = parse_entry(index, data)
+        valid = counts(index, entry, self.mark.epoch)
+        found = self._event(index, entry) if valid else None
+        self.mark = Mark(index + 1, entry.id, max(self.mark.epoch, entry.epoch))
+        return found
+
+    def _event(self, index: int, entry: pb.ControlEntry) -> LedgerEvent | None:
+        if entry.HasField("schema_text"):
+            self.texts[entry.schema_text.sha256] = entry.schema_text.text
+        body = entry.WhichOneof("body") or ""
+        kind = KINDS.get(body)
+        if kind is None:
+            return None
+        message = getattr(entry, body)
+        if not message.HasField("event"):
+            return None
+        topic_id = message.topic_id if isinstance(message, pb.FilesWritten | pb.TableCommitted) else b""
+        return LedgerEvent(index, entry.id, entry.epoch, kind, message.commit_id, topic_id, event_bytes(self.texts, message.event))

@@ -1,0 +1,74 @@
+"""The job that publishes control events: what it says of its runs, in words and in numbers."""
+
+from __future__ import annotations
+
+from archiver.clock import ManualClock
+from archiver.control_topic.publisher import PublishedState
+from archiver.daemon.publication import Publication
+from archiver.log.lease import LeasePlace, MemoryLease
+from archiver.log.memory import MemoryLogStore
+from archiver.objects.memory import MemoryObjectStore
+from archiver.settings import MetricsSettings
+from archiver.status.journal import Journal
+from archiver.status.numbers import Numbers
+from tests.support.control_topic import LedgerWriter, MemoryTopic, Rig
+
+
+def rig() -> Rig:
+    logs = MemoryLogStore(512 * 1024)
+    return Rig(logs.log("control"), logs.log("published"), MemoryObjectStore(), ManualClock())
+
+
+def shown(state: PublishedState | None, clock: ManualClock) -> dict[str, float]:
+    found = Numbers(Journal(10), clock, MetricsSettings(), "1").families(None, state)
+    return {family.name.removeprefix("archiver_control_topic_"): family.samples[()] for family in found if "control_topic" in family.name}
+
+
+def test_a_run_is_told_and_counted() -> None:
+    at, topic, clock = rig(), MemoryTopic(), ManualClock()
+    publication = Publication(lambda: at.publisher(topic.connect))
+    assert (publication.state, publication.notes(), shown(publication.state, clock)) == (None, [], {})
+    LedgerWriter(at.control).round(1)
+    told = publication.run()
+    assert (told.outcome, told.line, told.idle, told.document) == ("fine", "5 events published", False, {"events": 5})
+    again = publication.run()
+    assert (again.outcome, again.idle) == ("fine", True)
+    assert publication.notes() == []
+    assert shown(publication.state, clock) == {"events_total": 5, "up": 1, "lag_entries": 0, "lag_seconds": 0}
+    publication.close()
+    assert topic.open == 0
+
+
+def test_a_broker_that_is_away_is_a_lag_that_grows() -> None:
+    at, topic, clock = rig(), MemoryTopic(), ManualClock()
+    ledger = LedgerWriter(at.control)
+    publication = Publication(lambda: at.publisher(topic.connect))
+    publication.run()
+    topic.away = True
+    ledger.round(1)
+    clock.advance(60)
+    told = [publication.run() for _ in range(3)]
+    assert {(one.outcome, one.line) for one in told} == {("untold", "the broker is away")}
+    assert [one.idle for one in told] == [False, True, True]  # no news, so it does not push all else out of the journal
+    waiting = at.control.tail() - 1
+    assert shown(publication.state, clock) == {"events_total": 0, "up": 0, "lag_entries": waiting, "lag_seconds": 60}
+    assert publication.notes() == [f"control topic control: the broker is away; {waiting} entries of the control log wait"]
+    topic.away = False
+    publication.run()
+    assert shown(publication.state, clock) == {"events_total": 5, "up": 1, "lag_entries": 0, "lag_seconds": 0}
+    assert publication.notes() == []
+
+
+def test_who_does_not_publish_shows_no_lag() -> None:
+    at, topic, clock, place = rig(), MemoryTopic(), ManualClock(), LeasePlace()
+    LedgerWriter(at.control).round(1)
+    first = Publication(lambda: at.publisher(topic.connect, MemoryLease("host:1", place)))
+    second = Publication(lambda: at.publisher(topic.connect, MemoryLease("host:2", place), seed=2))
+    first.run()
+    told = second.run()
+    assert (told.outcome, told.line, told.idle) == ("skipped", "host:1 publishes", True)
+    assert shown(second.state, clock) == {"events_total": 0}
+    assert second.notes() == []
+    first.close()
+    assert second.run().outcome == "fine"
+    assert shown(second.state, clock)["lag_entries"] == 0

@@ -1,0 +1,216 @@
+"""The control log is kept short, and nothing of it is lost by that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from archiver.clock import ManualClock
+from archiver.errors import Deposed, Halt, OutcomeUnknown
+from archiver.ids import SeededIds
+from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints, encode
+from archiver.ledger.checkpointer import CHECKPOINTS_PER_RUN_MAX, LedgerCheckpointer
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.leader import Leader
+from archiver.log.memory import MemoryLogStore
+from archiver.objects.memory import MemoryObjectStore
+from archiver.proto import control_log_pb2 as pb
+from tests.support.faulty_log import AppendFault, FaultyLog
+from tests.support.tables import Limits
+
+SEEDS = iter(range(5000, 6000))
+
+
+@dataclass(frozen=True)
+class Spans:
+    checkpoint_entries: int = 10
+    checkpoint_bytes: int = 1 << 30
+
+
+@dataclass
+class Scene:
+    spans: Spans = field(default_factory=Spans)
+    needed_from: int | None = None
+
+    def __post_init__(self) -> None:
+        self.log = MemoryLogStore(1 << 16).log("control")
+        self.objects = MemoryObjectStore()
+        self.checkpoints = LedgerCheckpoints(self.objects)
+        self.leader = self.another()
+        self.leader.take_over()
+        self.checkpointer = self.beside(self.leader)
+        self.whole = LedgerFold()
+
+    def another(self, **limits: int) -> Leader:
+        return Leader(self.log, SeededIds(next(SEEDS)), ManualClock(), "a:1", Limits(**limits), self.checkpoints)
+
+    def beside(self, leader: Leader) -> LedgerCheckpointer:
+        return LedgerCheckpointer(self.log, self.checkpoints, leader, self.spans, lambda: self.needed_from)
+
+    def fill(self, entries: int) -> None:
+        for number in range(entries):
+            self.leader.append(pb.RoundStarted(commit_id=number.to_bytes(16, "big")))
+
+    def keep(self) -> None:
+        """Fold what came, before it is trimmed."""
+        for entry in self.log.read(self.whole.next_index, 100_000):
+            self.whole.apply(entry.index, entry.data)
+
+
+def state(fold: LedgerFold) -> bytes:
+    return encode(LedgerCheckpoint.of(fold))
+
+
+def test_it_is_made_where_it_is_due_and_the_log_is_trimmed_below_the_older_one() -> None:
+    scene = Scene()
+    scene.fill(8)
+    assert not scene.checkpointer.run_if_due()
+    scene.fill(26)  # 35 with the epoch's
+    scene.keep()
+    assert scene.checkpointer.run_if_due()
+    assert scene.checkpoints.indexes() == [10, 20, 30]
+    assert scene.log.floor() == 19, "one entry before the older of the last two"
+    assert not scene.checkpointer.due
+    late = scene.another()
+    late.refresh()
+    assert state(late.fold) == state(scene.whole) == state(scene.leader.fold)
+    assert (late.checkpoint_index, late.fold.next_index) == (30, 35)
+    dues = []
+    for _ in range(2):
+        scene.fill(4)
+        dues.append(scene.checkpointer.due)
+        scene.fill(1)
+    assert dues == [False, True], "what was read behind the newest one counts"
+    assert scene.checkpoints.superseded() == [scene.checkpoints.key(10)]
+
+
+def test_bytes_make_it_due_as_well() -> None:
+    scene = Scene(Spans(1000, 400))
+    scene.fill(5)
+    assert not scene.checkpointer.due
+    scene.fill(20)
+    assert scene.checkpointer.run_if_due()
+    assert len(scene.checkpoints.indexes()) > 2
+    assert scene.log.floor() > 0
+
+
+def test_a_run_makes_so_many_and_the_next_goes_on() -> None:
+    scene = Scene(Spans(2))
+    scene.fill(2 * CHECKPOINTS_PER_RUN_MAX + 5)
+    assert len(scene.checkpointer.run()) == CHECKPOINTS_PER_RUN_MAX
+    assert scene.checkpointer.due
+    assert scene.checkpointer.run() == [22, 24, 26]
+    assert not scene.checkpointer.due
+
+
+def test_what_somebody_still_has_to_read_stays() -> None:
+    scene = Scene(needed_from=7)
+    scene.fill(40)
+    scene.checkpointer.run()
+    assert scene.log.floor() == 7
+    scene.needed_from = 1000
+    scene.fill(10)
+    scene.checkpointer.run()
+    assert scene.log.floor() == 39
+
+
+def test_a_damaged_newest_one_costs_time_and_no_data() -> None:
+    scene = Scene()
+    scene.fill(34)
+    scene.keep()
+    scene.checkpointer.run()
+    newest = scene.checkpoints.key(30)
+    data = bytearray(scene.objects.read(newest))
+    data[-1] ^= 1
+    scene.objects.delete(newest)
+    scene.objects.create(newest, bytes(data))
+    late = scene.another()
+    late.refresh()
+    assert (late.checkpoint_index, state(late.fold)) == (20, state(scene.whole))
+    with pytest.raises(Halt, match="delete it and it is made again"):
+        scene.beside(late).run()
+    assert scene.log.floor() == 19
+    scene.objects.delete(newest)
+    assert scene.beside(late).run() == [30]
+
+
+def test_without_any_checkpoint_a_trimmed_log_is_not_read() -> None:
+    scene = Scene()
+    scene.fill(34)
+    scene.checkpointer.run()
+    for index in (10, 20, 30):
+        scene.objects.delete(scene.checkpoints.key(index))
+    with pytest.raises(Halt, match="no checkpoint of it"):
+        scene.another().refresh()
+
+
+def test_a_checkpoint_of_another_log_does_not_count() -> None:
+    scene, other = Scene(), Scene()
+    other.fill(34)
+    other.checkpointer.run()
+    scene.fill(34)
+    for index in (10, 20, 30):
+        scene.objects.create(scene.checkpoints.key(index), other.objects.read(other.checkpoints.key(index)))
+    late = scene.another()
+    late.refresh()
+    assert (late.checkpoint_index, state(late.fold)) == (0, state(scene.leader.fold))
+    with pytest.raises(Halt, match="another deployment's"):
+        scene.checkpointer.run()
+    assert scene.log.floor() == 0
+
+
+def test_a_reader_that_slept_goes_on_from_the_newest_checkpoint() -> None:
+    scene = Scene()
+    sleeper = scene.another()
+    sleeper.refresh()
+    held = sleeper.fold
+    scene.fill(34)
+    scene.keep()
+    scene.checkpointer.run()
+    sleeper.refresh()
+    assert sleeper.fold is held, "who looks at it sees what is new"
+    assert state(held) == state(scene.whole)
+
+
+def test_a_leader_whose_entry_was_trimmed_unsettled_finds_out_that_it_was_deposed() -> None:
+    """Its entry did arrive, others led, and the log was trimmed beyond it."""
+    scene = Scene()
+    spoilt = FaultyLog(scene.log)
+    old = Leader(spoilt, SeededIds(next(SEEDS)), ManualClock(), "old:1", Limits(append_attempts_max=1), scene.checkpoints)
+    old.take_over()
+    spoilt.script(AppendFault.REPLY_LOST)
+    with pytest.raises(OutcomeUnknown):
+        old.append(pb.RoundStarted(commit_id=b"o" * 16))
+    scene.leader.take_over()
+    scene.fill(34)
+    scene.keep()
+    scene.checkpointer.run()
+    assert scene.log.floor() > 3
+    with pytest.raises(Deposed):
+        old.append(pb.RoundStarted(commit_id=b"x" * 16))
+    assert state(old.fold) == state(scene.whole)
+    assert old.take_over() == 4
+
+
+def test_a_deposed_leader_behind_the_floor_appends_nothing() -> None:
+    scene = Scene()
+    old = scene.another()
+    old.take_over()
+    scene.leader.take_over()
+    scene.fill(34)
+    scene.checkpointer.run()
+    tail = scene.log.tail()
+    with pytest.raises(Deposed):
+        old.append(pb.RoundStarted(commit_id=b"x" * 16))
+    assert scene.log.tail() == tail
+
+
+def test_two_beside_each_other_meet_their_own_bytes() -> None:
+    scene = Scene()
+    scene.fill(34)
+    second = scene.beside(scene.another())
+    assert scene.checkpointer.run() == [10, 20, 30]
+    before = {key: scene.objects.read(key) for key in map(scene.checkpoints.key, scene.checkpoints.indexes())}
+    assert second.run() == []
+    assert before == {key: scene.objects.read(key) for key in before}
