@@ -10,7 +10,28 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from archiver.settings_kafka import KafkaSourceSettings
-from archiver.settings_types import Duration, GlobPath, Group, Listen, Located, Secret, Size, TopicName
+from archiver.settings_types import Duration, FilePath, GlobPath, Group, Listen, Located, Secret, Size, TopicName, is_loopback
+
+
+class HttpTlsSettings(Group):
+    """How the port is known to those who call it. The files are read again when they change, so a renewed certificate needs no restart."""
+
+    cert_file: FilePath
+    """PEM file of the port's certificate, followed by those between it and the authority. Commands beside the daemon believe this one
+    certificate and no other."""
+    key_file: FilePath
+    """PEM file of its key, without a passphrase, which nobody else should be able to read."""
+    client_ca_file: FilePath | None = None
+    """PEM file of the authorities of clients: then only clients with a certificate of theirs are let in, also to health and metrics.
+    Commands beside the daemon show the port's own certificate, which must therefore be of that authority too, and good for clients."""
+
+    @model_validator(mode="after")
+    def _there(self) -> Self:
+        paths = {name: getattr(self, name) for name in ("cert_file", "key_file", "client_ca_file")}
+        missing = [(name, path) for name, path in paths.items() if path is not None and not path.is_file()]
+        if missing:
+            raise Located([((name,), f"there is no file {path}") for name, path in missing])
+        return self
 
 
 class HttpSettings(Group):
@@ -18,7 +39,14 @@ class HttpSettings(Group):
 
     listen: Listen = "127.0.0.1:8787"
     """Address and port; port 0 takes a free one. Loopback, so that nothing is open to others unasked: whoever reaches the port can read
-    the status page and send records. A port that is taken is logged and tried again; it never stops the daemon."""
+    the status page and send records. Any other address needs `tls` or `allow_http`. A port that is taken is logged and tried again; it
+    never stops the daemon."""
+    tls: HttpTlsSettings | None = None
+    """A certificate: the port speaks HTTPS, and nothing else."""
+    allow_http: StrictBool = False
+    """Whether the port may be open to other machines in the clear, where everybody on the way can read records and the token of
+    administration. For where something else keeps them away: a proxy with TLS, a container's own network. Without effect where `tls` is
+    given."""
     allowed_hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = ()
     """Names under which the port is called, without a port: of a service, of a proxy that passes the name on. A request whose `Host` is
     none of them is refused, because a web page could point a name of its own at this machine; addresses, `localhost` and the host in
@@ -27,6 +55,9 @@ class HttpSettings(Group):
     """`{env: NAME}` or `{file: PATH}`: the token that `/v1/admin/` asks for. Left out, the daemon makes one at its first start and keeps it
     beside the metadata store (its path with `.admin-token` behind it), readable by its own user only; commands of the same user find it
     there."""
+    produce_token: Secret | None = None
+    """`{env: NAME}` or `{file: PATH}`: the token that records ask for (`Authorization: Bearer TOKEN`). Left out, whoever reaches the port
+    can send."""
     body_bytes_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 8 * 10**6
     """Largest request body, in bytes; a larger one is refused before any of it is parsed."""
     requests_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64
@@ -38,6 +69,17 @@ class HttpSettings(Group):
     """How long a request's body may take to arrive, and its records to be acknowledged; after that they are of unknown outcome."""
     retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 1.0
     """What a sender is told to wait (`Retry-After`, in whole seconds) when there is no room for its records."""
+
+    @model_validator(mode="after")
+    def _not_open_unasked(self) -> Self:
+        host = self.listen.rpartition(":")[0].strip("[]")
+        if self.tls is None and not self.allow_http and not is_loopback(host):
+            why = (
+                f"{self.listen} is open to other machines in the clear; give tls a certificate, listen on 127.0.0.1, or set "
+                "allow_http: true if something else keeps others away, such as a proxy or a container's own network"
+            )
+            raise Located([(("listen",), why)])
+        return self
 
 
 class MetricsSettings(Group):

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, StrictBool, model_validator
 
-from archiver.settings_types import DataUri, Duration, FilePath, Group, Located, Secret, Size, is_loopback
+from archiver.settings_types import DataUri, Duration, FilePath, Group, Located, Secret, Size, bad_endpoint
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 _PREFIX = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*", re.ASCII)
@@ -85,7 +84,7 @@ class DataSettings(Group):
         problems: list[tuple[tuple[str | int, ...], str]] = []
         if (why := bad_s3_uri(self.uri)) is not None:
             problems.append((("uri",), why))
-        if self.endpoint is not None and (why := _bad_endpoint(self.endpoint, self.allow_http)) is not None:
+        if self.endpoint is not None and (why := _bad_address(self.endpoint, self.allow_http)) is not None:
             problems.append((("endpoint",), why))
         if self.region is not None and not _REGION.fullmatch(self.region):
             problems.append((("region",), f"{self.region[:80]!r} is not the name of a region, such as eu-central-1"))
@@ -115,17 +114,6 @@ def bad_s3_uri(uri: str) -> str | None:
     return None
 
 
-def _bad_endpoint(endpoint: str, allow_http: bool) -> str | None:
-    wanted = "is not an address such as https://s3.example.com:9000"
-    if "@" in endpoint:  # not repeated: it may be a password
-        return "has a user name; credentials belong into data.access_key_id and data.secret_access_key"
-    try:
-        parts = urlsplit(endpoint)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return f"{endpoint[:80]!r} {wanted}"
-    if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/") or parts.query or parts.fragment:
-        return f"{endpoint[:80]!r} {wanted}, without a path"
-    if parts.scheme == "http" and not allow_http and not is_loopback(host):
-        return "http:// to another machine is neither private nor safe from changes; use https://, or set allow_http: true"
-    return None
+def _bad_address(endpoint: str, allow_http: bool) -> str | None:
+    credentials = "data.access_key_id and data.secret_access_key"
+    return bad_endpoint(endpoint, allow_http, example="https://s3.example.com:9000", credentials=credentials, path=False)

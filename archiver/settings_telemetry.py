@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, StrictBool, model_validator
 
-from archiver.settings_types import Duration, FilePath, Group, Located, Secret, is_loopback
+from archiver.settings_types import Duration, FilePath, Group, Located, Secret, bad_endpoint
 
 SIGNAL_PATH = "/v1/metrics"
 """Where a collector takes metrics, by OpenTelemetry's rule."""
@@ -45,7 +45,8 @@ class OtlpSettings(Group):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems: list[tuple[tuple[str | int, ...], str]] = []
-        if (why := _bad_endpoint(self.endpoint, self.allow_http)) is not None:
+        why = bad_endpoint(self.endpoint, self.allow_http, example="https://otel.example.com:4318", credentials="headers", path=True)
+        if why is not None:
             problems.append((("endpoint",), why))
         if self.ca_file is not None and not self.ca_file.is_file():
             problems.append((("ca_file",), f"there is no file {self.ca_file}"))
@@ -64,19 +65,3 @@ class TelemetrySettings(Group):
 
     otlp: OtlpSettings | None = None
     """A collector of OpenTelemetry. Left out: none, and nothing is sent anywhere."""
-
-
-def _bad_endpoint(endpoint: str, allow_http: bool) -> str | None:
-    wanted = "is not an address such as https://otel.example.com:4318"
-    if "@" in endpoint:  # not repeated: it may be a password
-        return "has a user name; credentials belong into headers"
-    try:
-        parts = urlsplit(endpoint)
-        host, _ = parts.hostname, parts.port
-    except ValueError:
-        return f"{endpoint[:80]!r} {wanted}"
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        return f"{endpoint[:80]!r} {wanted}"
-    if parts.scheme == "http" and not allow_http and not is_loopback(host):
-        return "http:// to another machine can be read and changed on the way; use https://, or set allow_http: true"
-    return None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, WithJsonSchema
 
@@ -332,3 +333,24 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def bad_endpoint(endpoint: str, allow_http: bool, *, example: str, credentials: str, path: bool) -> str | None:
+    """What is wrong with the address of a server that is spoken to over HTTP; None if nothing is.
+
+    `example` is an address as it should be, `credentials` the key where a name and a password belong, `path` whether it may have a path.
+    """
+    wanted = f"is not an address such as {example}" + ("" if path else ", without a path")
+    if "@" in endpoint:  # not repeated: it may be a password
+        return f"has a user name; credentials belong into {credentials}"
+    try:
+        parts = urlsplit(endpoint)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return f"{endpoint[:80]!r} {wanted}"
+    more = parts.query or parts.fragment or (not path and parts.path not in ("", "/"))
+    if parts.scheme not in ("http", "https") or not host or more:
+        return f"{endpoint[:80]!r} {wanted}"
+    if parts.scheme == "http" and not allow_http and not is_loopback(host):
+        return "http:// to another machine can be read and changed on the way; use https://, or set allow_http: true"
+    return None

@@ -2,7 +2,8 @@
 
 Owns the set-up of the root logger, done once by the composition root. A module logs by `logging.getLogger(__name__)` and passes its values
 by `extra={...}`; they become fields of the line. Promises that no secret that `archiver.redaction` knows stands in a line, be it in the
-message, in a value or in a traceback. Must never write to standard output, which belongs to the commands.
+message, in a value or in a traceback, and that an event is one line whatever its texts are (on a terminal, a traceback follows it). Must
+never write to standard output, which belongs to the commands.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TextIO
 
 from archiver.redaction import redacted, redacted_document
 from archiver.telemetry_metrics import METRICS, Metric
+from archiver.wording import in_sight
 
 __all__ = ["METRICS", "QUIET", "JsonLines", "Metric", "PlainLines", "setup_logging"]
 
@@ -36,7 +38,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = redacted(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False)
+        return in_sight(json.dumps(line, ensure_ascii=False))
 
 
 class PlainLines(logging.Formatter):
@@ -44,9 +46,9 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         values = "".join(f" {name}={value}" for name, value in _values(record).items())
-        text = redacted(record.getMessage()).replace("\n", "\\n")
-        line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}{values}"
-        return f"{line}\n{redacted(self.formatException(record.exc_info))}" if record.exc_info else line
+        text = in_sight(f"{redacted(record.getMessage())}{values}", kept="")
+        line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}"
+        return f"{line}\n{in_sight(redacted(self.formatException(record.exc_info)))}" if record.exc_info else line
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:

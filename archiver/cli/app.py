@@ -36,6 +36,7 @@ from archiver.cli import (
 from archiver.cli.exits import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.errors import ArchiverError
 from archiver.redaction import guard_tracebacks, redacted
+from archiver.wording import in_sight
 
 app = typer.Typer(
     name="archiver",
@@ -104,7 +105,7 @@ def run(arguments: list[str]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ArchiverError as error:
-        print(redacted(f"error: {error}"), file=sys.stderr)
+        print(in_sight(redacted(f"error: {error}")), file=sys.stderr)
         return exit_code(error)
     if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
         what = _INTERRUPTED.get(next(iter(arguments), ""), "")

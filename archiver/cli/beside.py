@@ -12,6 +12,7 @@ import http.client
 import ipaddress
 import json
 import os
+import ssl
 import stat
 from collections.abc import Callable
 from contextlib import closing
@@ -26,10 +27,12 @@ from archiver.daemon_proof import CHALLENGE_BYTES, PROOF_HEADER, is_proven
 from archiver.errors import ArchiverError, Halt, InvalidInput, LeaseHeld, OutcomeUnknown, RetryLater
 from archiver.exits import USAGE, WRONG
 from archiver.ids import IdSource, SystemIds
+from archiver.web.tls import client_context
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
     from archiver.settings import Settings
+    from archiver.settings_daemon import HttpSettings
 
 LOOK_S = 5.0
 """For the daemon to answer at all."""
@@ -74,7 +77,11 @@ def _ask(app: Application, work: str, document: dict[str, Any], ids: IdSource) -
         return f"http.listen = {listen} does not say at which port a daemon is to be asked; stop what leads, or give the port a number"
     where = f"the daemon at {listen}"
     token = _token(app.settings)
-    with closing(http.client.HTTPConnection(*place, timeout=LOOK_S)) as connection:
+    try:
+        knocking = _connection(app.settings.http, place)
+    except Halt as error:
+        return f"{where} cannot be asked: {error}"
+    with closing(knocking) as connection:
         refused = _stranger(connection, listen, app.cluster.cluster_id, token, ids)
         if refused is not None or token is None:
             return str(refused)
@@ -100,6 +107,10 @@ def _stranger(connection: http.client.HTTPConnection, listen: str, cluster_id: s
         response = connection.getresponse()
         response.read(_TOKEN_BYTES_MAX)
         ours = response.getheader(CLUSTER_HEADER) == cluster_id
+    except ssl.SSLError as error:
+        return (
+            f"what answers at {listen} does not show the certificate of http.tls in this configuration ({error.reason}), so it is not asked"
+        )
     except (OSError, http.client.HTTPException):
         ours = False
     if not ours:
@@ -124,16 +135,16 @@ def readiness(app: Application) -> dict[str, Any] | None:
     place = _place(app.settings.http.listen)
     if place is None:
         return None
-    with closing(http.client.HTTPConnection(*place, timeout=LOOK_S)) as connection:
-        try:
+    try:
+        with closing(_connection(app.settings.http, place)) as connection:
             connection.request("GET", "/readyz")
             response = connection.getresponse()
             document = json.loads(response.read(_READY_BYTES_MAX))
             if response.getheader(CLUSTER_HEADER) != app.cluster.cluster_id:
                 return None
             return {"address": app.settings.http.listen, **{name: document[name] for name in ("state", "ready", "checks")}}
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-            return None
+    except (Halt, OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
 
 
 def last_rounds(app: Application) -> dict[str, Any] | None:
@@ -142,17 +153,24 @@ def last_rounds(app: Application) -> dict[str, Any] | None:
     place = _place(listen)
     if place is None or token is None:
         return None
-    with closing(http.client.HTTPConnection(*place, timeout=LOOK_S)) as connection:
-        if _stranger(connection, listen, app.cluster.cluster_id, token, SystemIds()) is not None:
-            return None
-        _stay_with(connection, STATUS_S)
-        try:
+    try:
+        with closing(_connection(app.settings.http, place)) as connection:
+            if _stranger(connection, listen, app.cluster.cluster_id, token, SystemIds()) is not None:
+                return None
+            _stay_with(connection, STATUS_S)
             connection.request("GET", "/v1/admin/status", headers={"Authorization": f"Bearer {token}"})
             response = connection.getresponse()
             document = json.loads(response.read()) if response.status == 200 else None
-        except (OSError, http.client.HTTPException, ValueError):
-            return None
+    except (Halt, OSError, http.client.HTTPException, ValueError):
+        return None
     return document if isinstance(document, dict) and {"topics", "daemon"} <= document.keys() else None
+
+
+def _connection(settings: HttpSettings, place: tuple[str, int]) -> http.client.HTTPConnection:
+    """Not opened yet; over TLS to whoever has the certificate of the configuration. Raises `Halt` if that cannot be read."""
+    if settings.tls is None:
+        return http.client.HTTPConnection(*place, timeout=LOOK_S)
+    return http.client.HTTPSConnection(*place, timeout=LOOK_S, context=client_context(settings.tls))
 
 
 def _stay_with(connection: http.client.HTTPConnection, timeout_s: float) -> None:

@@ -1,6 +1,7 @@
 """Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere.
 
-Promises that nothing is printed that `archiver.redaction` knows to be secret.
+Promises that nothing is printed that `archiver.redaction` knows to be secret, and that no text of others sets colours or steers the
+terminal.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from archiver.redaction import redacted, redacted_document
+from archiver.wording import in_sight
 
 
 def print_json(document: object) -> None:
@@ -27,12 +30,12 @@ def print_line(document: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A listing for people; numbers to the right."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=Text(in_sight(redacted(title))), title_justify="left", title_style="bold")
     for position, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[position], int | float) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(in_sight(name)), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
+        table.add_row(*(Text(_cell(value)) for value in row))
     Console(file=sys.stdout, width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -43,12 +46,12 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return redacted(str(value))
+    return in_sight(redacted(str(value)))
 
 
 def progress(text: str) -> None:
     """One line about work in progress, on standard error so that output stays clean."""
-    print(redacted(text), file=sys.stderr, flush=True)
+    print(in_sight(redacted(text)), file=sys.stderr, flush=True)
 
 
 def human_bytes(count: float) -> str:

@@ -155,6 +155,8 @@ class LocalObjectStore:
         """As the Protocol says. Not synced: after a power cut the object may be back, which harms nothing."""
         path = self._path(key)
         self._check_cluster()
+        if not path.parent.resolve().is_relative_to(self.root.resolve()):
+            raise Halt(f"object {key} was not deleted: a link leads it to {path.parent.resolve()}, out of the data folder {self.root}")
 
         def remove() -> None:
             if path.is_file():

@@ -1,6 +1,6 @@
 """Administration through the port: the work of `archive`, `reconcile`, `clean`, `dlq replay`, `audit`, and the reload of the configuration.
 
-Lets in whoever brings the token, compared in constant time. Work runs in a thread of its own and ends by itself, whether its client still
+Lets in whoever brings the token. Work runs in a thread of its own and ends by itself, whether its client still
 listens or not; the client is told line by line. What may be under way at a time, waiting for its turn included, is bounded by
 `UNDER_WAY_MAX`, for work, status and reloads apart, so that work which hangs locks out neither of them; and what is kept of lines that
 nobody has read yet by `LINES_MAX`. Must never repeat the token.
@@ -9,7 +9,6 @@ nobody has read yet by `LINES_MAX`. Must never repeat the token.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import logging
 import threading
@@ -25,6 +24,7 @@ from archiver.errors import ArchiverError, LeaseHeld, OutcomeUnknown
 from archiver.exits import exit_code
 from archiver.redaction import redacted, redacted_document
 from archiver.web.answers import refusal
+from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
 from archiver.web.face import Done, Face, Progress
 from archiver.web.openapi import JSON, NDJSON
@@ -95,13 +95,7 @@ class Administration:
         token = self._face.token()
         if token is None:
             raise refusal(503, "the daemon does not know its token yet; try again", retry_after_s=self._face.http.retry_after)
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
-            missing = refusal(401, "administration asks for the token: Authorization: Bearer TOKEN")
-            missing.headers = {"WWW-Authenticate": "Bearer"}
-            raise missing
-        if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token.encode("utf-8")):
-            raise refusal(403, "the token is not this daemon's")
+        require_bearer(request, token, "administration asks for the token", "the token is not this daemon's")
 
     async def _asked(self, request: Request, role: str | None, fields: dict[str, type]) -> dict[str, Any]:
         """The body as a document with these fields, all of them optional; refuses strangers and daemons without the role."""

@@ -53,6 +53,12 @@ class PatientConnection(H11Protocol):
         self._unread = self.loop.call_later(UNREAD_S, self._unread_is_late)
         super().on_response_complete()
 
+    def shutdown(self) -> None:
+        """The server stops: a connection that rests is closed at once, over TLS too, where a client that rests would not say goodbye."""
+        super().shutdown()
+        if not self._works() and not self.transport.get_write_buffer_size():
+            self.transport.abort()
+
     def _works(self) -> bool:
         """A request is being answered; how long that takes is its own affair."""
         cycle: RequestResponseCycle | None = self.cycle

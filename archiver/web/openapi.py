@@ -41,7 +41,9 @@ class Endpoint:
     bodies: dict[str, Schema] | None = None
     body_required: bool = True
     admin: bool = False
-    """Asks for the token."""
+    """Asks for the token of administration."""
+    sends: bool = False
+    """Asks for the token of records, where one is set."""
 
 
 _NOT_OURS = Answer("the Host or Origin header is not this port's: a web page of somebody else asked; nothing was done")
@@ -93,7 +95,8 @@ _RECORDS = Endpoint(
             "every record is stored; one line per record, in input order, as `archiver produce --output json` prints", NDJSON, "Line"
         ),
         400: Answer("a record, a parameter or a header is wrong; the message names the line or record. Nothing was sent"),
-        403: _NOT_OURS,
+        401: Answer("http.produce_token is set, and no token came; nothing was sent"),
+        403: Answer("the token is not http.produce_token, or the Host or Origin header is not this port's; nothing was sent"),
         404: Answer("there is no such topic; nothing was sent"),
         408: Answer("the body did not arrive within http.request_timeout; nothing was sent"),
         413: Answer("more than http.body_bytes_max bytes or http.records_max records; nothing was sent"),
@@ -140,6 +143,7 @@ _RECORDS = Endpoint(
             for kind in PROTOBUF
         },
     },
+    sends=True,
 )
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -281,7 +285,10 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": COMPONENTS,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "http.admin_token, or the daemon's own."}},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "http.admin_token, or the daemon's own."},
+                "sender": {"type": "http", "scheme": "bearer", "description": "http.produce_token, if it is set."},
+            },
         },
     }
 
@@ -298,6 +305,8 @@ def _operation(endpoint: Endpoint) -> Schema:
     operation["responses"] = {str(status): _answer(status, answer) for status, answer in sorted(endpoint.answers.items())}
     if endpoint.admin:
         operation["security"] = [{"token": []}]
+    if endpoint.sends:
+        operation["security"] = [{}, {"sender": []}]
     return operation
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +25,7 @@ from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
 from archiver.status.standing import Standing
 from archiver.web.page_topics import chosen_topics
-from archiver.wording import counted, moment
+from archiver.wording import counted, in_sight, moment
 from intake.sources.files import FilesState
 from intake.sources.mirror import MirrorState
 from reconcile.pin import Pin
@@ -120,9 +119,9 @@ def _told(cycles: Sequence[Cycle]) -> list[Cycle]:
 
 
 def _newest(journal: Journal) -> list[tuple[str, Cycle | None]]:
-    """The last cycle of each job; deep audits only where there are any."""
-    found = [(job, journal.newest(job)) for job in ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch")]
-    return [(job, cycle) for job, cycle in found if job != "deep_audit" or cycle is not None]
+    """The last cycle of each job; deep audits and publishing only where there are any."""
+    found = [(job, journal.newest(job)) for job in ("tick", "reconcile", "cleanup", "audit", "deep_audit", "watch", "control_topic")]
+    return [(job, cycle) for job, cycle in found if job not in ("deep_audit", "control_topic") or cycle is not None]
 
 
 def _audit(cycle: Cycle | None) -> dict[str, Any] | None:
@@ -156,7 +155,7 @@ def visible(value: object) -> object:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     cut = value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}… ({len(value) - TEXT_MAX:,} more characters)"
-    return "".join(f"\\u{ord(one):04x}" if unicodedata.category(one) in _UNSEEN and one != "\n" else one for one in cut)
+    return in_sight(cut)
 
 
 def coded(text: str) -> Markup:
@@ -167,10 +166,6 @@ def coded(text: str) -> Markup:
         return escape(shown)
     pieces = (Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(parts))
     return Markup("").join(pieces)
-
-
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Control, format (which reverse the direction), surrogates, private use, line and paragraph separators."""
 
 
 @cache

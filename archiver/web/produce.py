@@ -21,6 +21,7 @@ from starlette.responses import Response
 from archiver.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.jobs.sending import Sent
 from archiver.web.answers import refusal, retry_after
+from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
 from archiver.web.face import Face
 from archiver.web.openapi import NDJSON, PROTOBUF
@@ -48,6 +49,11 @@ class Producing:
     async def answer(self, request: Request) -> Response:
         """Take the records of one request and wait for what becomes of them."""
         http = self._face.http
+        if http.produce_token is not None:
+            token = http.produce_token.get_secret_value()
+            require_bearer(
+                request, token, "records ask for the token (http.produce_token); nothing was sent", "not the token; nothing was sent"
+            )
         writer = self._open_writer()
         if self._under_way >= http.requests_max:
             raise refusal(

@@ -15,7 +15,9 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from archiver.errors import Halt
+from archiver.settings_daemon import HttpTlsSettings
 from archiver.web.connection import PatientConnection
+from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +36,12 @@ JOINED_S = 0.5
 class WebServer:
     """Serves one application on one address, from `start` to `stop`."""
 
-    def __init__(self, app: ASGIApp, listen: str, retry_max_s: float) -> None:
-        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port."""
+    def __init__(self, app: ASGIApp, listen: str, retry_max_s: float, tls: HttpTlsSettings | None = None) -> None:
+        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port. Without `tls` in the clear."""
         host, _, port = listen.rpartition(":")
         self._wanted = (host.strip("[]"), int(port))
         self._app = app
+        self._tls = None if tls is None else ServerTls(tls)
         self._retry_max_s = retry_max_s
         self._address: tuple[str, int] | None = None
         self._stopping = threading.Event()
@@ -118,7 +121,7 @@ class WebServer:
             await asyncio.wait(set(server.server_state.tasks), timeout=self._cancelled_s)
 
     def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
+        config = uvicorn.Config(
             self._app,
             http=PatientConnection,
             ws="none",
@@ -133,6 +136,10 @@ class WebServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
+        if self._tls is not None:
+            config.load()  # It would make a context of its own, which never looks at its files again.
+            config.ssl = self._tls.context()
+        return config
 
 
 def _listening(host: str, port: int) -> socket.socket:

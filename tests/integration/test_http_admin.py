@@ -105,7 +105,7 @@ def test_a_port_that_is_open_to_others_takes_no_name_but_those_that_are_allowed(
             client.sendall(request)
             return read_all(client)
 
-    with Daemon(Deployment(tmp_path / "d"), listen=listen, allowed_hosts=("archiver", "Archiver.internal")) as daemon:
+    with Daemon(Deployment(tmp_path / "d"), listen=listen, allow_http=True, allowed_hosts=("archiver", "Archiver.internal")) as daemon:
         port = daemon.address[1]
         for host in (b"evil.example", b"evil.example:8787", b"archiver.evil.example", b"archiver@evil.example", b"", b"0x7f.1"):
             refused = asked(b"GET / HTTP/1.1\r\nHost: " + host + b"\r\nConnection: close\r\n\r\n")

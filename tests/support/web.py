@@ -26,6 +26,7 @@ from archiver.web.app import create_app
 from archiver.web.face import Done, Face, Progress
 from archiver.web.openapi import document
 from archiver.web.server import WebServer
+from archiver.web.tls import client_context
 from intake.writer import IntakeWriter
 from tests.support.deployment import Deployment
 from tests.support.driver import refine_here
@@ -132,7 +133,7 @@ class Daemon:
             clock=SystemClock(),
             version="1.2.3",
         )
-        self.server = WebServer(create_app(self.face), listen, 1.0)
+        self.server = WebServer(create_app(self.face), listen, 1.0, self.face.http.tls)
         self.server.start()
 
     def __enter__(self) -> Self:
@@ -153,13 +154,20 @@ class Daemon:
 
     def call(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         """One request on a connection of its own."""
-        connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
+        connection = self.connection()
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
             return self.checked(method, path, Reply(response.status, dict(response.headers), response.read()))
         finally:
             connection.close()
+
+    def connection(self) -> http.client.HTTPConnection:
+        """Not opened yet; over TLS where the port speaks it."""
+        tls = self.face.http.tls
+        if tls is None:
+            return http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
+        return http.client.HTTPSConnection(*self.address, timeout=PATIENCE_S, context=client_context(tls))
 
     def send(self, topic: str, body: bytes, kind: str = "application/x-ndjson", query: str = "", **headers: str) -> Reply:
         """Records."""

@@ -30,6 +30,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $ours := list $name (printf "%s.%s" $name $space) (printf "%s.%s.svc" $name $space) (printf "%s.%s.svc.cluster.local" $name $space) -}}
 {{- $_ := set $http "listen" (printf "0.0.0.0:%d" (int .Values.port)) -}}
 {{- $_ := set $http "allowed_hosts" (concat $ours ($http.allowed_hosts | default list) | uniq) -}}
+{{- if not $http.tls }}{{ $_ := set $http "allow_http" true }}{{ end -}}
 {{- $_ := set $config "http" $http -}}
 {{- toYaml $config -}}
 {{- end }}

@@ -1,0 +1,188 @@
+"""Names that others chose: none becomes a path out of its folder, a statement, a second line of the log, or an order to a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from archiver.catalog.tables import parse_identifier
+from archiver.cli.output import print_table, progress
+from archiver.errors import ArchiverError, Halt, InvalidInput
+from archiver.objects import paths
+from archiver.objects.local import LocalObjectStore
+from archiver.query.columns import literal, quoted
+from archiver.settings_groups import CatalogSettings
+from archiver.settings_kafka import KafkaSourceSettings
+from archiver.settings_types import check_column, check_message, check_table, check_topic_name
+from archiver.telemetry import setup_logging
+from archiver.wording import in_sight
+from intake.sequencer import check_topic_name as check_declared
+
+EVIL = {
+    "climbing": "../../evil",
+    "climbing_windows": "..\\..\\evil",
+    "climbing_encoded": "%2e%2e%2fevil",
+    "absolute": "/etc/passwd",
+    "folder": "a/b",
+    "home": "~/x",
+    "empty": "",
+    "blank": " ",
+    "line": "a\nb",
+    "line_at_the_end": "a\n",
+    "nul": "a\0b",
+    "escape": "\x1b[31mred",
+    "direction": "\u202egnp.x",
+    "separator": "a\u2028b",
+    "sql": "x'; DROP TABLE y; --",
+    "identifier": 'x"; DROP TABLE y; --',
+    "shell": "$(id)",
+    "backticks": "`id`",
+    "markup": "<script>alert(1)</script>",
+    "template": "{{7*7}}",
+    "console": "[/x]",
+    "wide": "\uff41\uff42",
+    "surrogate": "\ud800",
+    "long": "a" * 300,
+}
+NAMING: dict[str, Callable[[str], object]] = {
+    "topic": check_topic_name,
+    "topic_declared": check_declared,
+    "table": check_table,
+    "table_part": lambda name: check_table(f"shop.{name}"),
+    "namespace": lambda name: check_table(f"{name}.orders"),
+    "table_of_a_catalog": lambda name: parse_identifier(f"shop.{name}"),
+    "message": check_message,
+    "column": check_column,
+    "catalog": lambda name: CatalogSettings.model_validate({"name": name, "type": "sql", "uri": "sqlite:///x"}),
+    "kafka_source": lambda name: KafkaSourceSettings.model_validate({"name": name, "brokers": "b:1", "topics": "x"}),
+    "archive_of_a_topic": lambda name: paths.archive_key(name, 0, "day", 0, 0, 1, 0),
+    "intake_file": lambda name: paths.intake_key(0, name),
+    "checkpoint_of_a_log": lambda name: paths.checkpoint_key(name, 1, 0),
+    "probe_of_a_catalog": paths.catalog_probe_prefix,
+}
+LONG_IS_FINE = {"table_of_a_catalog", "message"}
+"""What takes them from the configuration has looked at their length."""
+
+
+@pytest.mark.parametrize(
+    ("naming", "kind"), [(naming, kind) for naming in NAMING for kind in EVIL if kind != "long" or naming not in LONG_IS_FINE]
+)
+def test_no_evil_name_is_taken_for_what_becomes_a_path_or_an_identifier(naming: str, kind: str) -> None:
+    with pytest.raises((ArchiverError, ValidationError, ValueError)):
+        NAMING[naming](EVIL[kind])
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("naming", ["topic", "topic_declared", "table", "table_part", "archive_of_a_topic"])
+def test_no_name_is_a_folders_own(naming: str, name: str) -> None:
+    with pytest.raises((ArchiverError, ValueError)):
+        NAMING[naming](name)
+
+
+# SQL
+
+_TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+@settings(max_examples=200, deadline=None)
+@given(name=_TEXTS | st.sampled_from([name for kind, name in EVIL.items() if kind not in ("empty", "nul", "surrogate")]), text=_TEXTS)
+def test_any_column_and_any_text_stay_what_they_are_in_a_query(name: str, text: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(":memory:") as connection:
+        done = connection.execute(f"SELECT {literal(text)} AS {quoted(name)}")
+        assert [column[0] for column in done.description] == [name]
+        assert done.fetchall() == [(text,)]
+
+
+# the terminal and the log
+
+
+class Terminal(io.StringIO):
+    """What believes to be one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("kind", EVIL)
+def test_an_event_is_one_line_whatever_its_texts_are(kind: str, terminal: bool) -> None:
+    text = EVIL[kind]
+    root = logging.getLogger()
+    before = list(root.handlers)
+    out = Terminal() if terminal else io.StringIO()
+    try:
+        setup_logging(stream=out)
+        root.handlers[:] = [handler for handler in root.handlers if handler not in before]  # a report of pytest's takes no such text
+        logging.getLogger("archiver.x").warning(
+            "topic %s is gone", f"x\n2026-01-01 error forged {text}", extra={"topic": f"{text}\r\nforged"}
+        )
+    finally:
+        root.handlers[:] = before
+    written = out.getvalue()
+    assert written.endswith("\n")
+    assert written[:-1].isprintable() or "\u3000" in written, "no line of somebody else's, and no order to the terminal"
+    assert len(written.splitlines()) == 1
+    if not terminal:
+        event = json.loads(written)
+        assert event["message"] == f"topic x\n2026-01-01 error forged {text} is gone"
+        assert event["topic"] == f"{text}\r\nforged"
+
+
+@pytest.mark.parametrize("kind", EVIL)
+def test_a_listing_shows_texts_as_they_are(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = EVIL[kind]
+    print_table(f"of {text}", ["name", text], [[text, "[red]x[/red]"], ["[/x]", 7]])
+    progress(f"archiving {text}")
+    told = capsys.readouterr()
+    assert "[red]x[/red]" in told.out, "nothing of it is taken for a style"
+    assert "[/x]" in told.out
+    for written in (told.out, told.err):
+        assert all(line.isprintable() for line in written.split("\n"))
+    assert told.err == f"archiving {in_sight(text)}\n"
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(max_size=50))
+def test_what_is_in_sight_can_be_read_back(text: str) -> None:
+    shown = in_sight(text, kept="")
+    assert not [one for one in shown if one in "\n\r\x1b\x7f\x9b\u2028\u2029\u202e\u2066\u200b"]
+    assert shown == in_sight(shown)
+    if '"' not in text and "\\" not in text:
+        assert json.loads(f'"{shown}"') == text
+
+
+# the data folder
+
+
+def test_nothing_is_deleted_beyond_a_link_out_of_the_data_folder(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "data"
+    (outside / "deep").mkdir(parents=True)
+    precious = outside / "deep" / "precious.parquet"
+    precious.write_bytes(b"x")
+    store = LocalObjectStore(root)
+    store.create("archive/ours.parquet", b"x")
+    (root / "archive" / "link").symlink_to(outside)
+    (root / "archive" / "file.parquet").symlink_to(precious)
+    with pytest.raises(Halt, match=r"a link leads it to .*outside/deep, out of the data folder"):
+        store.delete("archive/link/deep/precious.parquet")
+    for key in ("../outside/deep/precious.parquet", "archive/../../outside/deep/precious.parquet", str(precious)):
+        with pytest.raises(InvalidInput):
+            store.delete(key)
+    store.delete("archive/file.parquet")
+    assert precious.read_bytes() == b"x", "of a link itself only the link can go"
+    store.delete("archive/ours.parquet")
+    assert not (root / "archive" / "ours.parquet").exists()
+    (tmp_path / "elsewhere").symlink_to(root)
+    through = LocalObjectStore(tmp_path / "elsewhere")
+    through.create("archive/more.parquet", b"x")
+    through.delete("archive/more.parquet")
+    assert not (root / "archive" / "more.parquet").exists(), "the folder itself may be a link"
