@@ -48,10 +48,10 @@ class ConfiguredCatalogs:
             return self._opened[name]
 
     def shown(self, name: str) -> dict[str, str]:
-        """What may be shown of a catalog's configuration: its type and address."""
+        """What may be shown of a catalog's configuration: its type, address and warehouse."""
         settings = self._settings().catalog(name)
         shown = {} if settings is None else settings.model_dump(mode="json")
-        return {key: str(shown[key]) for key in ("type", "uri") if key in shown}
+        return {key: str(shown[key]) for key in ("type", "uri", "warehouse") if key in shown}
 
     def close(self) -> None:
         """Release every connection."""

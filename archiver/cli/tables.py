@@ -14,6 +14,7 @@ from archiver.cli.exits import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
 from archiver.errors import Halt, InvalidInput, no_topic
+from archiver.objects.place import StorePlace
 from archiver.query.columns import columns_by_id
 from archiver.query.views import gone_text, is_gone
 from archiver.settings import Settings, TopicSettings
@@ -44,6 +45,8 @@ def tables(
             print(f"note: {item['gone']}")
         if item["files"]:
             print(f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in Trino:\n{item['trino']}\n-- in DuckDB:\n{item['duckdb']}")
+    for name, text in {item["catalog"]: item["trino_catalog"] for item in found if item["files"] and item["trino_catalog"]}.items():
+        print(f"\n-- etc/catalog/{name}.properties of Trino:\n{text}")
     return FINE
 
 
@@ -84,8 +87,10 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     document["files"] = len(files)
     properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
-    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, app.settings.data.uri, query, here.spark_sql()))
+    place = StorePlace.of(app.settings.data)
+    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, here.spark_sql()))
     document["trino"] = engines.trino(catalog, table)
+    document["trino_catalog"] = engines.trino_catalog(properties, place)
     document["duckdb"] = _duckdb(view, [item.path for item in files]) if files else None
     return document
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from archiver.catalog.engines import spark_sql
 from archiver.demo.queries import Answer, view_sql
 from archiver.demo.settings import CATALOG, catalog_path
+from archiver.objects.place import StorePlace
 
 REASONS_MAX = 5
 """So many partitions that are not valid are explained on the page; `archiver audit` has them all."""
@@ -96,7 +97,7 @@ def further(report: DemoReport, archiver: str, spark_command: str) -> list[str]:
     configured = f"-c {shlex.quote(str(report.configuration))}"
     query = "SELECT value.status, count(*) FROM nyc.flights GROUP BY 1"
     properties = {"type": "sql", "uri": f"sqlite:///{catalog_path(report.directory)}"}
-    spark = spark_sql(CATALOG, properties, (report.directory / "data").as_uri(), query, spark_command)
+    spark = spark_sql(CATALOG, properties, StorePlace((report.directory / "data").as_uri()), query, spark_command)
     return [
         f"  {archiver} consume {configured} --topic flights --partition 0 --max 3 --decode",
         f"  {archiver} audit {configured}",

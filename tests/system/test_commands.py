@@ -252,6 +252,7 @@ def test_tables(archived: Deployment) -> None:  # noqa: F811
         "gone",
         "spark",
         "trino",
+        "trino_catalog",
         "duckdb",
     ]
     for item in document["tables"]:

@@ -10,9 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.catalog.engines import SPARK_PACKAGES, spark_sql, trino
+from archiver.catalog.configured import ConfiguredCatalogs
+from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES, spark_sql, trino, trino_catalog
 from archiver.catalog.engines import duckdb as duckdb_line
+from archiver.ids import SystemIds
+from archiver.objects.place import S3Options, StorePlace
+from archiver.settings import load_settings
 
+STACK = Path(__file__).resolve().parents[2] / "deploy" / "stack"
 SQL = {"type": "sql", "uri": "sqlite:////data/my folder/catalog.db?timeout=60"}
 
 
@@ -30,7 +35,7 @@ def confs(found: list[str]) -> dict[str, str]:
 
 def test_spark_with_an_embedded_catalog() -> None:
     query = "SELECT count(*) FROM shop.orders WHERE name = 'it''s'"
-    found = words(spark_sql("local", SQL, "file:///data/my folder", query))
+    found = words(spark_sql("local", SQL, StorePlace("file:///data/my folder"), query))
     assert found[:3] == ["spark-sql", "--packages", ",".join(SPARK_PACKAGES)]
     assert found[-2:] == ["-e", query]
     assert confs(found) == {
@@ -43,7 +48,7 @@ def test_spark_with_an_embedded_catalog() -> None:
 
 
 def test_spark_command_is_a_choice() -> None:
-    assert words(spark_sql("local", SQL, "file:///d", "SELECT 1", command=".venv/bin/spark-sql"))[0] == ".venv/bin/spark-sql"
+    assert words(spark_sql("local", SQL, StorePlace("file:///d"), "SELECT 1", command=".venv/bin/spark-sql"))[0] == ".venv/bin/spark-sql"
 
 
 @pytest.mark.parametrize(
@@ -56,12 +61,56 @@ def test_spark_command_is_a_choice() -> None:
     ],
 )
 def test_nothing_secret_is_printed(properties: dict[str, str]) -> None:
-    lines = spark_sql("prod", properties, "s3://hunter2free/", "SELECT 1")
+    lines = spark_sql("prod", properties, StorePlace("s3://free/", S3Options(secret_access_key="hunter2")), "SELECT 1")
     assert "hunter2@" not in "\n".join(lines)
     found = confs(words(lines))
     assert found["spark.sql.catalog.prod.uri"] == "<the catalog's address>"
     assert found["spark.sql.catalog.prod.type"] == properties.get("type", "rest")
     assert "hunter2" not in "".join(found.values())
+
+
+def test_spark_on_a_bucket() -> None:
+    options = S3Options(endpoint="http://s3:9000", path_style=True, access_key_id="hunter2", secret_access_key="hunter2")
+    found = words(
+        spark_sql("lake", {"type": "rest", "uri": "http://catalog:8181", "warehouse": "w"}, StorePlace("s3://b/p", options), "SELECT 1")
+    )
+    assert found[2] == f"{SPARK_PACKAGES[0]},{AWS_PACKAGE}"
+    assert confs(found) == {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "rest",
+        "spark.sql.catalog.lake.uri": "http://catalog:8181",
+        "spark.sql.catalog.lake.warehouse": "w",
+        "spark.sql.catalog.lake.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        "spark.sql.catalog.lake.s3.endpoint": "http://s3:9000",
+        "spark.sql.catalog.lake.s3.path-style-access": "true",
+        "spark.sql.catalog.lake.client.region": "us-east-1",
+        "spark.sql.defaultCatalog": "lake",
+    }
+    on_aws = confs(words(spark_sql("lake", {"type": "rest", "uri": "http://c"}, StorePlace("s3://b/p"), "SELECT 1")))
+    assert not [name for name in on_aws if ".s3." in name or "region" in name]
+
+
+def test_trino_is_configured_as_the_stack_is() -> None:
+    values = {"S3_ACCESS_KEY_ID": "hunter2", "S3_SECRET_ACCESS_KEY": "hunter2"}
+    settings = load_settings(STACK / "archiver" / "archiver.yaml", values)
+    shown = ConfiguredCatalogs(lambda: settings, SystemIds()).shown("lake")
+    text = trino_catalog(shown, StorePlace.of(settings.data))
+    assert text == (STACK / "trino" / "lake.properties").read_text(encoding="utf-8").rstrip()
+
+
+def test_trino_reaches_what_is_rest_and_in_a_bucket() -> None:
+    rest = {"type": "rest", "uri": "https://catalog.example/?token=hunter2", "warehouse": "prod"}
+    assert trino_catalog(SQL, StorePlace("s3://b/p")) is None
+    assert trino_catalog(rest, StorePlace("file:///d")) is None
+    text = trino_catalog(rest, StorePlace("s3://b/p", S3Options(region="eu-central-1"))) or ""
+    assert dict(line.split("=", 1) for line in text.splitlines()) == {
+        "connector.name": "iceberg",
+        "iceberg.catalog.type": "rest",
+        "iceberg.rest-catalog.uri": "<the catalog's address>",
+        "iceberg.rest-catalog.warehouse": "prod",
+        "fs.native-s3.enabled": "true",
+        "s3.region": "eu-central-1",
+    }
 
 
 def test_trino_quotes_every_part() -> None:
