@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from archiver.assemble import Application
 from archiver.settings import load_settings
-from tests.support.deployment import Deployment, check_present, sample_records
-from tests.support.golden import GOLDEN, golden_place, unpack
+from tests.support.deployment import check_present, sample_records
+from tests.support.golden import GOLDEN, Golden, golden_place, unpack
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 
 pytestmark = pytest.mark.timeout(240)
-
-
-class Golden(Deployment):
-    """A deployment whose configuration is the one that was stored."""
-
-    def __post_init__(self) -> None:
-        """Nothing is written: everything is there."""
-
-    def jsonl(self, name: str) -> list[Any]:
-        """A stored list."""
-        return [json.loads(line) for line in (self.root / name).read_text().splitlines()]
-
-    def gaps(self) -> set[tuple[str, int, int]]:
-        """What was aborted: topic, partition, offset. Version 1 knows no transactions."""
-        return (
-            {(topic, partition, offset) for topic, partition, offset in self.jsonl("gaps.jsonl")}
-            if (self.root / "gaps.jsonl").exists()
-            else set()
-        )
 
 
 @pytest.fixture(params=VERSIONS)
@@ -130,9 +108,8 @@ def test_a_start_that_retention_moved_of_version_5_is_known() -> None:
 
 @pytest.mark.spark
 def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:  # noqa: F811
-    pending = _pending(golden)
-    assert pending
-    before = _digests(golden.data)
+    assert golden.pending()
+    before = golden.digests()
     more = sample_records(24, first=120)
     acknowledged = [*golden.jsonl("acknowledged.jsonl"), *golden.produce(more)]
     done = golden.cli("archive", "--all")
@@ -143,18 +120,5 @@ def test_it_goes_on(golden: Golden, spark_session: SparkSession) -> None:  # noq
         if partition["topic"] != "kept":
             missing = sum(to - base for base, to in partition["gaps"]) + partition.get("start", 0)
             assert partition["rows"] + missing == partition["watermark"] == partition["next"], partition
-    assert not _pending(golden)
-    after = _digests(golden.data)
-    assert {path: digest for path, digest in after.items() if path in before} == before, "what was stored is never changed"
-    killed = [item for topic in golden.cli("ledger", "show", "--output", "json").json()["topics"] for item in topic["killed"]]
-    assert not killed, "the archives of the earlier version were committed as they are"
+    golden.check_taken_over(before)
     check_present(golden, [*golden.jsonl("sent.jsonl"), *more], acknowledged, golden.gaps())
-
-
-def _pending(golden: Golden) -> list[str]:
-    topics = golden.cli("ledger", "show", "--output", "json").json()["topics"]
-    return [key for topic in topics for key in topic["pending"]]
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*") if path.is_file()}

@@ -22,7 +22,8 @@ from tests.support.dockerfile import BUILD_STAGE, copied_sources, read_dockerfil
 from tests.support.pages import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "operations" / "install.md"
+OPERATIONS = ROOT / "docs" / "operations"
+PAGE = OPERATIONS / "install.md"
 INSTALL_TIMEOUT_S = 900
 COMMAND_TIMEOUT_S = 100
 SYSTEMD = "A service under systemd"
@@ -111,14 +112,14 @@ class Installed:
         return done.stdout
 
 
-def section(heading: str) -> list[list[str]]:
-    """The commands of each `sh` block below a heading of the page, up to the next heading."""
-    source = PAGE.read_text(encoding="utf-8")
+def section(heading: str, page: Path = PAGE) -> list[list[str]]:
+    """The commands of each `sh` block below a heading of the page, up to the next heading, but for those that are only read."""
+    source = page.read_text(encoding="utf-8")
     headings = [(match.start(), match[1]) for match in re.finditer(r"^#+ (.+)$", source, re.MULTILINE)]
     found = []
-    for block in blocks(PAGE):
+    for block in blocks(page):
         at = sum(len(line) for line in source.splitlines(keepends=True)[: block.line - 1])
-        if block.language == "sh" and [name for start, name in headings if start < at][-1] == heading:
+        if block.language == "sh" and "no-run" not in block.options and [name for start, name in headings if start < at][-1] == heading:
             found.append([line for line in block.text.splitlines() if line.strip()])
     return found
 
@@ -166,6 +167,6 @@ def _copy(name: str, project: Path) -> None:
     source, target = ROOT / name, project / name
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     else:
         shutil.copy(source, target)

@@ -15,10 +15,11 @@ from pydantic import BaseModel, SecretStr
 
 from archiver.errors import ConfigInvalid
 from archiver.settings import OtlpSettings, Settings, TestingSettings, TopicArchiveSettings, load_settings
+from archiver.settings_daemon import HttpTlsSettings
 from archiver.settings_metadata import EtcdSettings, EtcdTlsSettings
 from archiver.settings_types import parse_duration
 from tests.support.dockerfile import BUILD_STAGE, copied_sources, of, read_dockerfile
-from tests.support.installation import FILES, NOT_RUN, PROGRAM, ROOT, SYSTEMD, section
+from tests.support.installation import FILES, NOT_RUN, OPERATIONS, PROGRAM, ROOT, SYSTEMD, section
 from tests.support.pages import blocks
 from tests.support.unit_file import Unit
 
@@ -143,7 +144,7 @@ def test_the_example_names_every_key() -> None:
     kinds = [field.annotation for field in Settings.model_fields.values()]
     groups: list[type[BaseModel]] = [Settings]
     groups += [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel) and kind is not TestingSettings]
-    groups += [OtlpSettings, EtcdSettings, EtcdTlsSettings]
+    groups += [HttpTlsSettings, OtlpSettings, EtcdSettings, EtcdTlsSettings]
     assert len(groups) > 10
     wanted = {name for group in groups for name in group.model_fields}
     assert wanted - {"testing"} - named == set()
@@ -196,7 +197,18 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     lines = [re.sub(r"^(\s*)# (?=\s*(?:- )?[a-z_]+:(?: |$))", r"\1", line) for line in text.splitlines()]
     (tmp_path / "archiver.yaml").write_text("\n".join(lines).replace(CREDENTIALS, f"{tmp_path}/"))
     (tmp_path / "orders.binpb").write_bytes((DEPLOY / "config/orders.binpb").read_bytes())
-    secrets = ("admin-token", "catalog-token", "registry", "s3-key", "s3-secret", "s3-token", "etcd-password", "otlp", "kafka-password")
+    secrets = (
+        "admin-token",
+        "catalog-token",
+        "registry",
+        "s3-key",
+        "s3-secret",
+        "s3-token",
+        "etcd-password",
+        "otlp",
+        "kafka-password",
+        "produce-token",
+    )
     for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key"):
         (tmp_path / name).write_text("planted")
     settings = load_settings(tmp_path / "archiver.yaml", {})
@@ -210,6 +222,8 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
     assert [catalog.name for catalog in settings.catalogs] == ["local", "lake"]
     assert [source.kafka is None for source in settings.sources] == [True, False]
     assert settings.http.admin_token is not None
+    assert settings.http.produce_token is not None
+    assert settings.http.tls is not None
     assert settings.telemetry.otlp is not None
     assert settings.schema_registry.confluent is not None
 
@@ -256,7 +270,9 @@ def test_the_image_is_pinned_small_and_nobodys() -> None:
 
 def test_the_image_runs_the_service() -> None:
     found = read_dockerfile(DEPLOY / "Dockerfile")
-    assert of(found, "ENTRYPOINT")[0].words() + of(found, "CMD")[0].words() == ["archiver", "serve"]
+    assert of(found, "ENTRYPOINT")[0].words() + of(found, "CMD")[0].words() == ["entrypoint.sh", "serve"]
+    copies = [one.rest() for one in of(found, "COPY", BUILD_STAGE)]
+    assert "deploy/entrypoint.sh /opt/stream-archiver/bin/" in copies, "where PATH leads"
     assert "ARCHIVER_CONFIG=/etc/stream-archiver/archiver.yaml" in of(found, "ENV")[0].words()
     (health,) = of(found, "HEALTHCHECK")
     assert set(health.flags()) == {"interval", "timeout", "start-period", "retries"}
@@ -304,22 +320,29 @@ def test_the_container_writes_only_where_it_may(service: dict[str, Any]) -> None
 # The page
 
 
-RUN_ELSEWHERE = {SYSTEMD: 5, "Secrets": 1, "Upgrading": 2, "Backup": 1, "Restore": 1}
-"""`sh` blocks of a section that tests/system/test_installed.py runs, as far as they can run. The rest need what is named below."""
+RUN_ELSEWHERE = {
+    "install.md": {SYSTEMD: 5, "Secrets": 1},
+    "upgrade.md": {"A service under systemd": 2},
+    "backup.md": {"Backup": 1, "Restore": 2, "The logs are older than the objects": 1, "The catalog alone": 1},
+}
+"""`sh` blocks of a section that tests/system/test_installed.py and test_backup_drills.py run, as far as they can run. The rest need what is
+named below.
+"""
 
 
-def test_every_command_of_the_page_is_run_or_cannot_be() -> None:
-    page = ROOT / "docs/operations/install.md"
+@pytest.mark.parametrize("name", RUN_ELSEWHERE)
+def test_every_command_of_the_page_is_run_or_cannot_be(name: str) -> None:
+    page = OPERATIONS / name
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     counted = 0
     for heading in headings:
-        for number, commands in enumerate(section(heading)):
+        for number, commands in enumerate(section(heading, page)):
             counted += 1
-            if number < RUN_ELSEWHERE.get(heading, 0):
+            if number < RUN_ELSEWHERE[name].get(heading, 0):
                 continue
             left = [command for command in commands if command.removeprefix("sudo ").split()[0] not in NOT_RUN]
             assert left in ([], [f"sudo rm -r {' '.join(REMOVED)}"]), f"{heading}: run these in a test"
-    assert counted == len([block for block in blocks(page) if block.language == "sh"])
+    assert counted == len([block for block in blocks(page) if block.language == "sh" and "no-run" not in block.options])
 
 
 REMOVED = (

@@ -17,7 +17,7 @@ import pytest
 from archiver.settings import load_settings
 from tests.support.deployment import Deployment
 from tests.support.dockerfile import of, read_dockerfile
-from tests.support.installation import CHECK, READY, RECORD, ROOT, SYSTEMD, Installed, machine, program, runnable, section
+from tests.support.installation import CHECK, OPERATIONS, READY, RECORD, ROOT, SYSTEMD, Installed, machine, program, runnable, section
 from tests.support.processes import Command, until
 from tests.support.serving import Served
 from tests.support.unit_file import Unit
@@ -41,8 +41,8 @@ def test_the_user_and_the_unit_are_in_place(machine: Installed) -> None:
 
 
 def test_the_configuration_is_checked_before_the_start(machine: Installed, tmp_path: Path) -> None:
-    for heading, number in ((SYSTEMD, CHECK), ("Upgrading", 1)):
-        (check,) = runnable(section(heading)[number])
+    for commands in (section(SYSTEMD)[CHECK], section(SYSTEMD, OPERATIONS / "upgrade.md")[1]):
+        (check,) = runnable(commands)
         assert "is valid: cluster mine, 2 topics" in machine.shell(check, cwd=tmp_path)
 
 
@@ -74,11 +74,11 @@ def test_records_become_a_table_and_come_back_from_a_backup(machine: Installed, 
     assert "verdict: valid" in machine.shell(audit, cwd=tmp_path)
     assert events(machine, tmp_path) == [(0, "hello")]
 
-    machine.shell("\n".join(runnable(section("Backup")[0])), cwd=tmp_path)
+    machine.shell("\n".join(runnable(section("Backup", OPERATIONS / "backup.md")[0])), cwd=tmp_path)
     machine.shell(produce.replace("hello", "after the backup"), cwd=tmp_path)
     assert events(machine, tmp_path) == [(0, "hello"), (1, "after the backup")]
 
-    restore = runnable(section("Restore")[0])
+    restore = [command for block in section("Restore", OPERATIONS / "backup.md") for command in runnable(block)]
     assert "verdict: valid" in machine.shell("\n".join(restore), cwd=tmp_path)
     assert events(machine, tmp_path) == [(0, "hello")]
     machine.shell(produce.replace("hello", "sent again"), cwd=tmp_path)

@@ -1,0 +1,126 @@
+"""How many bytes and objects it takes to run: what docs/operations/capacity.md reckons with. Bytes and counts, no times.
+
+- `intake`: a flush of records of 146 bytes (*Intake writer* in docs/performance.md), spread over so many partitions with so many records
+  each: bytes of its file and of its entry in the intake log, and objects that were created.
+- `ledger`: rounds on one table with an archive of every partition in each (as bench/growth.py makes them): bytes of the control log's
+  entries by what they say, per round. Each archive has bounds of 12 columns.
+
+    python -m bench.capacity [--quick] [--output bench/results/capacity.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from archiver.proto import control_log_pb2
+from archiver.settings_groups import IntakeSettings
+from bench.growth import Sizes, Table, new_table, template
+from bench.intake import raw_bytes_of, rig, send_and_wait, spread_over
+from bench.writer import make_records
+
+SEGMENTS = (1, 20, 100, 1000)
+RECORDS = (1, 10, 100)
+"""Of a segment."""
+ARCHIVES = (1, 10, 100)
+"""Of a round."""
+ROUNDS = 20
+BATCH = 1000
+"""Entries that are read at a time."""
+
+
+def flush_of(segments: int, records: int) -> dict[str, Any]:
+    """One flush; the entry before it declares the topic."""
+    made = make_records(segments * records)
+    with rig(segments, IntakeSettings()) as it:
+        send_and_wait(it.writer, spread_over(made, segments))
+        declared, *entries = [size for _, _, size in it.log.spans]
+        files = [size for _, _, size in it.objects.spans]
+    assert declared > 0
+    return {
+        "segments": segments,
+        "records_per_segment": records,
+        "raw_bytes": raw_bytes_of(made),
+        "files": len(files),
+        "file_bytes": sum(files),
+        "entry_bytes": sum(entries),
+        "entry_bytes_per_segment": round(sum(entries) / segments, 1),
+        "file_by_raw": round(sum(files) / raw_bytes_of(made), 3),
+    }
+
+
+def sizes_of(table: Table, first: int) -> Counter[str]:
+    """Bytes of the control log's entries from index `first` on, by body."""
+    found: Counter[str] = Counter()
+    log = table.control()
+    while entries := log.read(first)[:BATCH]:
+        for entry in entries:
+            found[str(control_log_pb2.ControlEntry.FromString(entry.data).WhichOneof("body"))] += len(entry.data)
+        first += len(entries)
+    return found
+
+
+def rounds_of(archives: int, rounds: int, made: Any) -> dict[str, Any]:
+    """The first round brings the texts of the events, once; it is not counted."""
+    with new_table(archives, Sizes([archives], [rounds], 1, 10.0), made) as table:
+        table.commit([])
+        first = table.control().tail()
+        for _ in range(rounds):
+            table.commit([])
+        entries, by_body = table.control().tail() - first, sizes_of(table, first)
+    total = sum(by_body.values())
+    return {
+        "archives": archives,
+        "rounds": rounds,
+        "entries_per_round": entries / rounds,
+        "bytes_per_round": round(total / rounds),
+        "bytes_per_archive": round(total / rounds / archives),
+        "bytes_by_body": {body: round(size / rounds) for body, size in sorted(by_body.items())},
+    }
+
+
+def measure(segments: Sequence[int], records: Sequence[int], archives: Sequence[int], rounds: int) -> dict[str, Any]:
+    """The result document."""
+    made = template()
+    ledger = [rounds_of(one, rounds, made) for one in archives]
+    least, most = ledger[0], ledger[-1]
+    each = (most["bytes_per_round"] - least["bytes_per_round"]) / (most["archives"] - least["archives"])
+    return {
+        "what": "bytes and objects of a flush and of a round",
+        "intake": {f"{one}x{many}": flush_of(one, many) for one in segments for many in records},
+        "ledger": {
+            "bounds_of_columns": len(made[1].data_file.lower_bounds or {}),
+            "cases": {str(case["archives"]): case for case in ledger},
+            "bytes_each_further_archive": round(each),
+            "bytes_each_round": round(least["bytes_per_round"] - each),
+        },
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version(), "pyarrow": version("pyarrow")},
+    }
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a few of each: shows that it works")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    document = measure((1, 20), (10,), (1, 3), 2) if options.quick else measure(SEGMENTS, RECORDS, ARCHIVES, ROUNDS)
+    text = json.dumps(document, indent=2)
+    print(text)
+    print(f"{len(document['intake'])} flushes, {len(document['ledger']['cases'])} tables", file=sys.stderr)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
