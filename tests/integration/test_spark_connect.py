@@ -1,0 +1,99 @@
+"""Refinement and the deep audit through a real Spark Connect server, which is killed, hangs, and forgets its sessions."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_spark_cluster import COMMAND_S, PAUSE, archive, archiving, check, deployment_on, paused
+from tests.support.deployment import ROOT, Deployment
+from tests.support.etcd_server import free_port
+from tests.support.processes import until
+from tests.support.spark_cluster import SparkProcess, connect_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[SparkProcess]:
+    with connect_server(tmp_path / "server") as made:
+        yield made
+
+
+def deployment_at(root: Path, address: str, **spark: str) -> Deployment:
+    """As on a cluster; a server that is away is given up after some seconds."""
+    made = deployment_on(root, "local[2]")
+    made.overrides["spark"] = {"remote": f"sc://{address}", "task_bytes": "1MiB", "answer_timeout": "5s"} | spark
+    made.write(made.document())
+    return made
+
+
+def test_a_server_that_dies_in_the_middle_of_a_job_is_to_be_asked_again(server: SparkProcess, tmp_path: Path) -> None:
+    deployment = deployment_at(tmp_path / "d", server.address)
+    with archiving(deployment, PAUSE) as running:
+        until("a task is in the middle", lambda: paused(running, [server]), COMMAND_S)
+        stored = {path: path.stat().st_mtime_ns for path in deployment.data.glob("archive/*/data/**/*.parquet")}
+        server.kill()
+    done = running.result()
+    assert done.code == 2, done.out + done.err
+    assert "the refinement job failed, the next run repeats it" in done.out + done.err
+    assert "Traceback" not in done.err
+    away = archive(deployment)
+    assert away.code == 2, away.out + away.err
+    assert f"the Spark Connect server sc://{server.address} cannot be reached" in away.out + away.err
+    with connect_server(tmp_path / "again", port=int(server.address.rpartition(":")[2])):
+        check(deployment, archive(deployment))
+        assert stored and all(path.stat().st_mtime_ns == time for path, time in stored.items()), "what was stored stays as it is"
+        audited = deployment.run("audit", "--deep", "--output", "json", timeout_s=COMMAND_S)
+    assert audited.code == 0, audited.err
+    assert {one["proof"] for one in audited.json()["partitions"] if one["rows"]} == {"rows"}
+
+
+def test_a_server_that_hangs_in_the_middle_of_a_job_is_left(server: SparkProcess, tmp_path: Path) -> None:
+    deployment = deployment_at(tmp_path / "d", server.address, job_timeout="20s")
+    with archiving(deployment, PAUSE) as running:
+        until("a task is in the middle", lambda: paused(running, [server]), COMMAND_S)
+        os.kill(server.pid, signal.SIGSTOP)
+    done = running.result()
+    assert done.code == 2, done.out + done.err
+    assert "the refinement job was cancelled after 20 s" in done.out + done.err
+
+
+SESSIONS = """
+import os, sys
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+
+settings = SparkSettings(remote=f"sc://{sys.argv[1]}", conf={"spark.sql.session.timeZone": "UTC"})
+sessions = SparkSessions(settings, os.environ)
+first = sessions.session()
+print(first.range(3).count(), sessions.cores(), sessions.session() is first, flush=True)
+first.client.release_session()
+again = sessions.session()
+print(again is not first, again.range(4).count(), flush=True)
+"""
+
+
+def test_a_session_that_the_server_has_ended_is_begun_anew(server: SparkProcess) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SESSIONS, server.address], cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["3", "2", "True", "True", "4"]), done.stderr[-3000:]
+
+
+def test_a_server_that_was_never_there(tmp_path: Path) -> None:
+    deployment = deployment_at(tmp_path / "d", f"127.0.0.1:{free_port()}", answer_timeout="2s")
+    done = archive(deployment)
+    assert done.code == 2, done.out + done.err
+    assert "cannot be reached" in done.out + done.err
