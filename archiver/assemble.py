@@ -140,7 +140,16 @@ class Application(Upkeep):
 
     def warm(self) -> None:
         """Make, in this thread, what several threads of a daemon share."""
-        _ = (self.sequencer, self.checkpointer, self.leadership, self._reader, self._accept_clock, self.fetch_schema, self.edge)
+        _ = (
+            self.sequencer,
+            self.checkpointer,
+            self.ledger_checkpointer,
+            self.leadership,
+            self._reader,
+            self._accept_clock,
+            self.fetch_schema,
+            self.edge,
+        )
 
     # what the logs say
 

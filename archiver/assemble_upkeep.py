@@ -23,6 +23,7 @@ from archiver.jobs.run import ArchiveRun
 from archiver.jobs.scope import Scope
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
+from archiver.ledger.event_reader import needed_for
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
@@ -179,7 +180,7 @@ class Upkeep(ABC):
                 intake=self.intake,
                 leadership=self.leadership,
                 lines=self._lines.read,
-                superseded=lambda: [*superseded(self.objects), *LedgerCheckpoints(self.objects).superseded()],
+                superseded=lambda: [*superseded(self.objects), *LedgerCheckpoints(self.objects).superseded(self.control_log)],
                 replaced=ReplacedArchives(self.tables, self.settings.topics).keys,
                 folders=self._folders(),
                 settings=self.settings.cleanup,
@@ -257,14 +258,18 @@ class Upkeep(ABC):
         return EventPublisher(settings, self.cluster.cluster_id, *logs, lease, connect, stopping)
 
     def unpublished_from(self) -> int | None:
-        """The first entry of the control log that the publisher needs; None if nothing is published. Raises what the log raises."""
+        """The first entry of the control log that the publisher needs; None if nothing is published. Raises what log and store raise."""
         if self.settings.events.kafka is None:
             return None
         position = self._positions().newest()
-        return 0 if position is None else max(0, position.mark.next_index - 1)
+        return 0 if position is None else needed_for(position.mark.next_index, LedgerCheckpoints(self.objects))
 
     def _positions(self) -> Positions:
-        return Positions(self._logs.log(LOG), self._owner, self.settings.log, self._clock, self._ids)
+        return Positions(self._published_log, self._owner, self.settings.log, self._clock, self._ids)
+
+    @cached_property
+    def _published_log(self) -> Log:
+        return self._logs.log(LOG)
 
     def _settled(self, topic: str, progress: Callable[[str], None]) -> str | None:
         """A round of archiving for one topic that plans nothing: the table is looked at, and what waits is committed."""

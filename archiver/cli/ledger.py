@@ -12,7 +12,7 @@ import typer
 
 from archiver.cli.exits import FINE, USAGE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
-from archiver.cli.output import human_bytes, print_json, print_line, print_table
+from archiver.cli.output import human_bytes, print_json, print_line, print_table, progress
 from archiver.errors import Corrupted, InvalidInput
 from archiver.events import codec, json_form
 from archiver.ledger.checkpoint import LedgerCheckpoints
@@ -161,6 +161,8 @@ def _divided(path: Path) -> Iterator[bytes]:
 def _events(app_: Application) -> list[tuple[int, bytes]]:
     """Index and bytes of every event that the log still has and whose entry is valid."""
     reader = EventReader.first(app_.control_log, LedgerCheckpoints(app_.objects))
+    if reader.mark.next_index:
+        progress(f"begins with entry {reader.mark.next_index} of the control log; those before it were trimmed")
     taken = (reader.take(entry.index, entry.data) for entry in entries_from(app_.control_log, reader.mark.next_index))
     return [(event.index, event.data) for event in taken if event is not None]
 

@@ -11,9 +11,9 @@ from archiver.control_topic.waves import TopicRecord
 class Destination(Protocol):
     """A connection to the topic. After an error it is closed, and another one made."""
 
-    def topic_id(self) -> bytes:
+    def topic_id(self, stopping: Callable[[], bool]) -> bytes:
         """The topic's id in its cluster; empty if the cluster has none. Raises `Halt` if the topic is not there or not for us, `RetryLater`
-        if the cluster does not answer.
+        if the cluster does not answer, or has not yet when the process is to stop.
         """
 
     def send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:

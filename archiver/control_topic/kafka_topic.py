@@ -81,13 +81,17 @@ class KafkaTopic:
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
 
-    def topic_id(self) -> bytes:
+    def topic_id(self, stopping: Callable[[], bool]) -> bytes:
         self._admin.poll(0)  # what it logs waits for this, without a bound
-        asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)
+        asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)[self._topic]
+        until_s = self._clock.monotonic_s() + self._timeout_s + 5
         try:
-            return id_bytes(asked[self._topic].result(self._timeout_s + 5).topic_id)
-        except concurrent.futures.TimeoutError:
-            raise RetryLater(f"the cluster does not describe the control topic {self._topic} within {self._timeout_s:g} s") from None
+            while not concurrent.futures.wait([asked], POLL_S).done:
+                if stopping():
+                    raise RetryLater(f"the daemon is about to stop; the control topic {self._topic} was not described until then")
+                if self._clock.monotonic_s() > until_s:
+                    raise RetryLater(f"the cluster does not describe the control topic {self._topic} within {self._timeout_s:g} s")
+            return id_bytes(asked.result().topic_id)
         except KafkaException as error:
             code = error.args[0].code()
             if code in _NOT_THERE:

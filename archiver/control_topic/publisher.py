@@ -1,6 +1,6 @@
 """Publishes the ledger's control events to the control topic, behind everything else and holding up nothing.
 
-Reads the control log from the position on, which is durable, sends what it says in waves, and moves the position when all of it was
+Reads the control log from the position on, which is durable, sends what it says in waves, and moves the position behind what was
 acknowledged. Promises each event at least once, those of one table first seen in the order of the ledger, and only what counts there: an
 entry is in the log before it is read, and COMMIT_TO_TABLE is appended after the table's commit.
 
@@ -19,7 +19,7 @@ from typing import Protocol
 from archiver.control_topic.destination import Destination
 from archiver.control_topic.position import Position, Positions
 from archiver.control_topic.waves import record_of, waves
-from archiver.errors import Halt, OutcomeUnknown
+from archiver.errors import ArchiverError, OutcomeUnknown
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.entries import parse_entry
 from archiver.ledger.event_reader import BEGINNING, EventReader, LedgerEvent, Mark
@@ -27,7 +27,7 @@ from archiver.log.lease import Lease
 from archiver.log.store import Entry, Log
 
 READ_ENTRIES = 100
-"""Entries of the control log that are in memory at a time, and after which the position is moved."""
+"""Entries of the control log that are in memory at a time, and after which the position is moved at the latest."""
 _log = logging.getLogger(__name__)
 
 
@@ -110,15 +110,23 @@ class EventPublisher:
         return self.state.events - before
 
     def look(self, trouble: str | None, holder: str | None = None) -> None:
-        """Bring `state` up to date after a run that ended so."""
+        """Bring `state` up to date after a run that ended so. Why it did is said also if it cannot be found out how much waits."""
+        self.state = replace(self.state, trouble=trouble, holder=holder)
         lag: int | None = None
         since_us: int | None = None
-        if holder is None:
-            reached = self._mark.next_index
-            lag = max(0, self._log.tail() - reached)
-            waiting = self._log.read(reached, 1) if lag else []
-            since_us = parse_entry(waiting[0].index, waiting[0].data).time_us if waiting else None
-        self.state = replace(self.state, lag=lag, since_us=since_us, trouble=trouble, holder=holder)
+        try:
+            if holder is None:
+                lag, since_us = self._waiting()
+        except ArchiverError as error:
+            _log.warning("how much waits to be published is not known: %s", error)
+        self.state = replace(self.state, lag=lag, since_us=since_us)
+
+    def _waiting(self) -> tuple[int, int | None]:
+        """How many entries wait, and since when; those that the log does not have any more wait for nothing."""
+        reached = max(self._log.floor(), self._mark.next_index)
+        lag = max(0, self._log.tail() - reached)
+        waiting = self._log.read(reached, 1) if lag else []
+        return lag, parse_entry(waiting[0].index, waiting[0].data).time_us if waiting else None
 
     def close(self) -> None:
         """Let go of broker and lease."""
@@ -141,63 +149,76 @@ class EventPublisher:
     def _open(self) -> tuple[Destination, EventReader]:
         if self._destination is not None and self._reader is not None and self._begun:
             return self._destination, self._reader
-        position = self._positions.newest() or self._first()
-        reader = self._stand_at(position)  # before the broker is asked: how far behind it is can be told while that is away
+        found = self._positions.newest() or self._first()
+        # Before the broker is asked: how far behind it is can be told while that is away.
+        position, reader = self._stand_at(found)
         if self._destination is None:
             self._destination = self._connect()
-        self._topic_id = self._destination.topic_id()
+        self._topic_id = self._destination.topic_id(self._stopping)
         start = self._start(position)
         if start != position:
-            reader = self._stand_at(start)
+            self._positions.move(start)  # before anything is sent: behind the old one the log may be trimmed
+            _, reader = self._stand_at(start)
         self._begun = True
         return self._destination, reader
 
     def _first(self) -> Position:
-        """The first position of all."""
-        reader = EventReader.first(self._log, self._checkpoints)
+        """The first position of all. It is written at once: what is behind it stays in the log, however long the broker is away."""
         if self._settings.beginning == "earliest":
-            return Position(self._settings.topic, b"", reader.mark)
-        while self._pass(reader, READ_ENTRIES):
-            pass
+            reader = EventReader.first(self._log, self._checkpoints)
+        else:
+            reader = EventReader.newest(self._log, self._checkpoints)
+            while self._pass(reader, READ_ENTRIES):
+                pass
         first = Position(self._settings.topic, b"", reader.mark)
         self._positions.move(first)
+        self._reader, self._mark = reader, reader.mark
         return first
 
     def _start(self, position: Position) -> Position:
-        """Where to go on in the topic that is there now."""
+        """Where to go on in the topic that is there now; the reader stands at `position`."""
         known = position.topic_id and self._topic_id
         if position.topic == self._settings.topic and (position.topic_id == self._topic_id or not known):
             return position
-        again = self._settings.beginning == "earliest"
-        mark = EventReader.first(self._log, self._checkpoints).mark if again else position.mark
+        mark = position.mark
+        if self._settings.beginning == "earliest":
+            first = EventReader.first(self._log, self._checkpoints)
+            # Else the log was trimmed up to the position, and not up to a checkpoint.
+            if first.mark.next_index < mark.next_index:
+                self._reader, self._mark = first, first.mark
+                mark = first.mark
         why = "was made anew" if position.topic == self._settings.topic else f"takes the place of {position.topic}"
         _log.warning("the control topic %s %s; it begins with entry %d of the control log", self._settings.topic, why, mark.next_index)
         return Position(self._settings.topic, self._topic_id, mark)
 
-    def _stand_at(self, position: Position) -> EventReader:
-        """Let the reader stand there. A position that does not fit the log is none: begin with the first event that there is."""
-        mark = position.mark
-        reader = self._reader if self._reader is not None and self._reader.mark == mark else self._reader_at(mark)
+    def _stand_at(self, position: Position) -> tuple[Position, EventReader]:
+        """Let the reader stand there. A position that does not fit the log is none: begin with the first event that there is, at a position
+        that is written at once.
+        """
+        mark, reader = position.mark, self._reader
+        if reader is None or reader.mark != mark or self._log.floor() > mark.next_index:
+            reader = self._reader_at(mark)
         if reader is None:
             _log.error(
-                "the control log has no entry %d behind which events were published: it is another log, or was trimmed while nothing was "
-                "published. All events that it has are published, those that were before with the ids they had",
-                mark.next_index - 1,
+                "the control log does not go on from entry %d, up to which events were published: it is another log, or was trimmed while "
+                "nothing was published. All events that it has are published, those that were before with the ids they had",
+                mark.next_index,
             )
             reader = EventReader.first(self._log, self._checkpoints)
+            position = replace(position, mark=reader.mark)
+            self._positions.move(position)
         self._reader, self._mark = reader, reader.mark
-        return reader
+        return position, reader
 
     def _reader_at(self, mark: Mark) -> EventReader | None:
         """A reader that stands there and knows every text before it; None if the log is not the one of the mark."""
         if mark == BEGINNING and self._log.floor() == 0:
             return EventReader()
-        newest = self._checkpoints.start(self._log)
-        if newest is not None and newest.index > mark.next_index:
+        reader = EventReader.newest(self._log, self._checkpoints)
+        if reader.mark.next_index > mark.next_index:
             before = self._log.read(mark.next_index - 1, 1) if self._log.floor() < mark.next_index else []
             fits = bool(before) and parse_entry(before[0].index, before[0].data).id == mark.last_id
-            return EventReader(mark, newest.message.texts) if fits else None
-        reader = EventReader() if newest is None else EventReader.behind(newest)
+            return EventReader(mark, reader.texts.values()) if fits else None
         while left := max(0, mark.next_index - reader.mark.next_index):
             if not self._pass(reader, min(READ_ENTRIES, left)):
                 return None
@@ -213,7 +234,9 @@ class EventPublisher:
         return len(entries)
 
     def _publish(self, destination: Destination, reader: EventReader, entries: list[Entry]) -> None:
-        """Some entries, and the position behind them; behind what was acknowledged if an event is refused, or the process stops."""
+        """Some entries, and the position behind what was acknowledged of them, whatever ends it. What the position then does not say,
+        because the process is to stop or the cluster does not answer, is published again.
+        """
         acknowledged = self._mark
         try:
             for wave in waves(_events(reader, entries)):
@@ -224,12 +247,19 @@ class EventPublisher:
                 self.state = replace(self.state, events=self.state.events + len(wave))
             else:
                 acknowledged = reader.mark
-        except Halt:
-            # Else what came before the event that is refused would be published again with every try.
-            self._move(destination, acknowledged)
+        except ArchiverError:
+            # Else what came before it would be published again with every try, and with a broker that often fails nothing else.
+            self._keep(destination, acknowledged)
             raise
         self._move(destination, acknowledged)
         reader.mark = acknowledged
+
+    def _keep(self, destination: Destination, mark: Mark) -> None:
+        """Move the position after an error; that is the one to tell, whatever becomes of this."""
+        try:
+            self._move(destination, mark)
+        except ArchiverError as error:
+            _log.warning("events that the control topic acknowledged are published again, their position was not written: %s", error)
 
     def _move(self, destination: Destination, mark: Mark) -> None:
         """The position, behind what was acknowledged."""
@@ -241,7 +271,7 @@ class EventPublisher:
 
     def _check_topic(self, destination: Destination) -> None:
         """It is the one that the position speaks of."""
-        if destination.topic_id() != self._topic_id:
+        if destination.topic_id(self._stopping) != self._topic_id:
             raise OutcomeUnknown(
                 f"the control topic {self._settings.topic} was made anew since it was last looked at; it is looked at again"
             )

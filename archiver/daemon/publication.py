@@ -38,7 +38,7 @@ class Publication:
         return [f"control topic {state.topic}: {state.trouble}{behind}"]
 
     def run(self) -> Told:
-        """One run. Raises what making the publisher raises, and the log when it is asked how much waits."""
+        """One run. Raises what making the publisher raises, and what nobody expected."""
         if self._publisher is None:
             self._publisher = self._make()
         publisher = self._publisher
@@ -51,6 +51,9 @@ class Publication:
             before = publisher.state.trouble
             publisher.look(redacted(str(error)))
             return replace(told_of(error), idle=publisher.state.trouble == before)  # one that lasts is no news each second
+        except Exception as error:
+            publisher.look(redacted(told_of(error).line))
+            raise
         publisher.look(None)
         if not events:
             return Told("fine", "nothing to publish", idle=True)

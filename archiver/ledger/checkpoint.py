@@ -14,6 +14,7 @@ from archiver.errors import Corrupted, Halt
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.state import FORMAT, restore, state_of
 from archiver.log.checkpoints import KEPT, Checkpoints, seal, unseal
+from archiver.log.store import Log
 from archiver.objects.store import ObjectStore
 from archiver.proto import control_log_pb2
 from archiver.proto import ledger_state_pb2 as pb
@@ -57,14 +58,16 @@ def encode(checkpoint: LedgerCheckpoint) -> bytes:
 
 
 def decode(data: bytes, where: str) -> LedgerCheckpoint:
-    """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer version wrote it."""
+    """The inverse of `encode`. Raises `Corrupted` if a bit is wrong or the state contradicts itself, `Halt` if a newer version wrote it."""
     try:
         message = pb.LedgerState.FromString(unseal(MAGIC, data, where))
     except DecodeError as error:
         raise Corrupted(f"checkpoint {where} is not the state of the ledger") from error
     if message.format != FORMAT:
         raise Halt(f"checkpoint {where} has the format {message.format}, this version knows {FORMAT}; upgrade before reading this log")
-    return LedgerCheckpoint(message)
+    found = LedgerCheckpoint(message)
+    found.fold()  # one that contradicts itself is as good as none, and an older one takes its place
+    return found
 
 
 class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
@@ -73,7 +76,10 @@ class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):
     def __init__(self, objects: ObjectStore) -> None:
         super().__init__(objects, "control", OBJECT_FORMAT, decode, lambda _, data: control_log_pb2.ControlEntry.FromString(data).id)
 
-    def superseded(self) -> list[str]:
-        """Keys of the checkpoints older than the last two that are whole; nothing if there are not two."""
+    def superseded(self, log: Log) -> list[str]:
+        """Keys of the checkpoints that are older than the last two that are whole, and from which the log cannot be read on any more:
+        while its trim is held up, who begins anew finds all that it has. Nothing if there are not two.
+        """
+        floor = log.floor()  # never moves back, so what is named is never needed again
         kept = self.last()
-        return self.older_than(kept[-1].index) if len(kept) == KEPT else []
+        return self.older_than(min(kept[-1].index, floor)) if len(kept) == KEPT else []

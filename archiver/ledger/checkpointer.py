@@ -93,7 +93,7 @@ class LedgerCheckpointer:
         try:
             newest = self._checkpoints.start(self._log)
             fold, span, size = newest.fold() if newest else LedgerFold(), Span(self._settings), 0
-            self._leader.know(fold.next_index, 0)
+            reached = fold.next_index
             for entry in entries_from(self._log, fold.next_index):
                 fold.apply(entry.index, entry.data)
                 size += len(entry.data)
@@ -101,11 +101,12 @@ class LedgerCheckpointer:
                     continue
                 self._store(LedgerCheckpoint.of(fold))
                 made.append(fold.next_index)
-                size = 0
+                reached, size = fold.next_index, 0
                 self._trim()
                 if len(made) == CHECKPOINTS_PER_RUN_MAX:
+                    size = self._settings.checkpoint_bytes  # how much is left was not read: the next run looks
                     break
-            self._leader.know(made[-1] if made else self._leader.checkpoint_index, size)
+            self._leader.know(reached, size)
         except Trimmed as error:
             _log.info("others made checkpoints meanwhile: %s", error)
         if not made:
@@ -125,7 +126,7 @@ class LedgerCheckpointer:
                     "log was used with this data folder. Find out which; if it is damaged, delete it and it is made again. The log is not "
                     "trimmed until then"
                 ) from error
-        if encode(self._checkpoints.load(checkpoint.index)) != data:
+        if encode(LedgerCheckpoint.of(self._checkpoints.load(checkpoint.index).fold())) != data:
             raise Corrupted(f"{self._checkpoints.objects.uri(key)} does not read back as it was made; the log is not trimmed")
         failpoints.reach("ledger-checkpoint.upload.after")
 

@@ -1,16 +1,18 @@
 """The control events of the ledger, one after the other, without the rest of the ledger's state.
 
 Owns nothing but the newest epoch and the schema texts met so far, so whoever only passes events on needs no fold of the whole ledger.
-Promises the events of entries that count, in order, with exactly their bytes; never that of a void entry (rule L3).
+Promises the events of entries that count, in order, with exactly their bytes; never that of a void entry (rule L3). Who begins anew begins
+with the oldest entry before which everything is known: at 0, or at the oldest checkpoint from which the log can be read on.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from archiver.errors import Halt
+from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ledger.bridge import event_bytes
 from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints
 from archiver.ledger.entries import counts, parse_entry
@@ -25,6 +27,7 @@ KINDS = {
     "round_settled": "COMMIT_COMPLETE",
 }
 """Bodies that can have an event, and its type."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,21 @@ class EventReader:
     @classmethod
     def first(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
         """A reader at the first entry that still can be read with what was known before it. Raises as `LedgerCheckpoints.start`."""
-        floor = log.floor()
-        usable = [one for one in checkpoints.last() if one.index >= floor and checkpoints.is_of(one, log)] if floor else []
-        oldest = usable[-1] if usable else checkpoints.start(log) if floor else None
-        return cls() if oldest is None else cls.behind(oldest)
+        indexes = checkpoints.indexes()  # before the log is looked at: what is found is not ahead of it then
+        floor, tail = log.floor(), log.tail()
+        if floor == 0:
+            return cls()
+        for index in indexes:
+            found = _whole(checkpoints, index) if floor <= index <= tail else None
+            if found is not None and checkpoints.is_of(found, log):
+                return cls.behind(found)
+        return cls.newest(log, checkpoints)
+
+    @classmethod
+    def newest(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:
+        """A reader at the newest entry before which everything is known without reading. Raises as `LedgerCheckpoints.start`."""
+        newest = checkpoints.start(log)
+        return cls() if newest is None else cls.behind(newest)
 
     def take(self, index: int, data: bytes) -> LedgerEvent | None:
         """The event of the entry; None if it has none, or is void. Raises `Halt` and `Corrupted` as `LedgerFold.apply`."""
@@ -111,3 +125,21 @@ class EventReader:
             return None
         topic_id = message.topic_id if isinstance(message, pb.FilesWritten | pb.TableCommitted) else b""
         return LedgerEvent(index, entry.id, entry.epoch, kind, message.commit_id, topic_id, event_bytes(self.texts, message.event))
+
+
+def needed_for(next_index: int, checkpoints: LedgerCheckpoints) -> int:
+    """The lowest entry that the log must keep for a reader that begins anew and is to reach `next_index`, or an entry before it: that in
+    front of a checkpoint, by which the checkpoint is known to be of this log.
+    """
+    for index in reversed(checkpoints.indexes()):
+        if index <= next_index and _whole(checkpoints, index) is not None:
+            return max(0, index - 1)
+    return 0
+
+
+def _whole(checkpoints: LedgerCheckpoints, index: int) -> LedgerCheckpoint | None:
+    try:
+        return checkpoints.load(index)
+    except (Corrupted, NotFound) as error:
+        _log.warning("%s; another one takes its place", error)
+        return None

@@ -96,13 +96,15 @@ class Leader:
 
     def refresh(self) -> None:
         """Read the log to its tail, the first time from the newest checkpoint on. An append of unknown outcome is settled first: what is
-        decided by a log that may get that entry yet would be decided without it (rule L2).
+        decided by a log that may get that entry yet would be decided without it (rule L2). Not an EPOCH, which says nothing of archives
+        and is `take_over`'s to settle.
 
         Raises `OutcomeUnknown` if it cannot be settled; `Halt`, `Corrupted`: an entry cannot be understood, or the log was trimmed and no
         checkpoint leads to where it begins.
         """
         with self._lock:
-            self._settle_rest()
+            if self._unsettled is not None and not pb.ControlEntry.FromString(self._unsettled[1]).HasField("epoch_started"):
+                self._settle_rest()
             for _ in range(_RELOADS_MAX):
                 if self._unread:
                     self._start()

@@ -156,7 +156,7 @@ def _topic_message(topic: TopicLedger, event_places: Mapping[int, int]) -> pb.To
 def _topic(message: pb.Topic, events: list[WrittenEvent]) -> TopicLedger:
     topic = TopicLedger(
         TopicId(message.topic_id.hex()),
-        schemas={one.version: one for one in message.schemas},
+        schemas={one.version: _copy(one) for one in message.schemas},
         table_uuid=_uuid(message.table_uuid),
         snapshot_id=message.snapshot_id if message.HasField("snapshot_id") else None,
         sequence_number=message.sequence_number,
@@ -231,6 +231,11 @@ def _rewrite(message: pb.Rewrite) -> Rewrite:
         message.last_sequence_number,
         message.index,
     )
+
+
+def _copy(entry: control_log_pb2.SchemaChanged) -> control_log_pb2.SchemaChanged:
+    """A part of a message keeps the whole of it in memory."""
+    return control_log_pb2.SchemaChanged.FromString(entry.SerializeToString())
 
 
 def _offsets(offsets: Mapping[int, int]) -> Iterable[control_log_pb2.PartitionOffset]:

@@ -424,8 +424,9 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
 
 def _of_published(state: PublishedNumbers, now_us: int) -> list[Family]:
     families = gauge("archiver_control_topic_events_total", state.events)
-    if state.holder is None and state.lag is not None:
+    if state.holder is None and (state.lag is not None or state.trouble is not None):
         families += gauge("archiver_control_topic_up", state.trouble is None)
+    if state.holder is None and state.lag is not None:
         families += gauge("archiver_control_topic_lag_entries", state.lag)
         families += gauge("archiver_control_topic_lag_seconds", 0.0 if state.since_us is None else _age(state.since_us, now_us))
     return families

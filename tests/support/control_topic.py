@@ -132,7 +132,7 @@ class _Connection:
     def __init__(self, topic: MemoryTopic) -> None:
         self._topic = topic
 
-    def topic_id(self) -> bytes:
+    def topic_id(self, stopping: Callable[[], bool]) -> bytes:
         if self._topic.away:
             raise RetryLater("the broker is away")
         return self._topic.id

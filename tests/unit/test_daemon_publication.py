@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from archiver.clock import ManualClock
 from archiver.control_topic.publisher import PublishedState
+from archiver.control_topic.waves import TopicRecord
 from archiver.daemon.publication import Publication
 from archiver.log.lease import LeasePlace, MemoryLease
 from archiver.log.memory import MemoryLogStore
@@ -72,3 +77,25 @@ def test_who_does_not_publish_shows_no_lag() -> None:
     first.close()
     assert second.run().outcome == "fine"
     assert shown(second.state, clock)["lag_entries"] == 0
+
+
+def test_an_error_that_nobody_expected_is_told_and_goes_on_its_way() -> None:
+    at, topic = rig(), MemoryTopic()
+    LedgerWriter(at.control).round(1)
+
+    def breaks(_: Sequence[TopicRecord]) -> None:
+        raise ValueError("a fault of the library")
+
+    topic.before = breaks
+    publication = Publication(lambda: at.publisher(topic.connect))
+    with pytest.raises(ValueError, match="a fault"):
+        publication.run()
+    waiting = at.control.tail()
+    trouble = "an error nobody expected: ValueError: a fault of the library"
+    assert publication.notes() == [f"control topic control: {trouble}; {waiting} entries of the control log wait"]
+    assert shown(publication.state, ManualClock())["up"] == 0
+
+
+def test_that_nothing_is_published_is_shown_also_where_it_is_not_known_how_much() -> None:
+    state = PublishedState("control", trouble="the metadata store is away")
+    assert shown(state, ManualClock()) == {"events_total": 0, "up": 0}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from archiver.clock import ManualClock
-from archiver.errors import Deposed, Halt, OutcomeUnknown
+from archiver.errors import Deposed, Halt, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds
 from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints, encode
 from archiver.ledger.checkpointer import CHECKPOINTS_PER_RUN_MAX, LedgerCheckpointer
@@ -82,7 +82,7 @@ def test_it_is_made_where_it_is_due_and_the_log_is_trimmed_below_the_older_one()
         dues.append(scene.checkpointer.due)
         scene.fill(1)
     assert dues == [False, True], "what was read behind the newest one counts"
-    assert scene.checkpoints.superseded() == [scene.checkpoints.key(10)]
+    assert scene.checkpoints.superseded(scene.log) == [scene.checkpoints.key(10)]
 
 
 def test_bytes_make_it_due_as_well() -> None:
@@ -214,3 +214,59 @@ def test_two_beside_each_other_meet_their_own_bytes() -> None:
     before = {key: scene.objects.read(key) for key in map(scene.checkpoints.key, scene.checkpoints.indexes())}
     assert second.run() == []
     assert before == {key: scene.objects.read(key) for key in before}
+
+
+def test_by_bytes_too_a_run_makes_so_many_and_the_next_goes_on() -> None:
+    scene = Scene(Spans(1000, 200))
+    scene.fill(200)
+    runs = 0
+    while scene.checkpointer.run_if_due():
+        runs += 1
+    assert runs > 1
+    assert scene.leader.bytes_since < 200, "nothing is left that is due"
+
+
+def test_what_could_not_be_stored_is_due_at_the_next_call() -> None:
+    scene = Scene(Spans(1000, 400))
+    scene.fill(20)
+    create, away = scene.objects.create, [True]
+
+    def spoilt(key: str, data: bytes) -> None:
+        if away:
+            raise RetryLater("the store is away")
+        create(key, data)
+
+    scene.objects.create = spoilt  # type: ignore[method-assign]
+    assert not scene.checkpointer.run_if_due()
+    away.clear()
+    assert scene.checkpointer.run_if_due()
+
+
+def test_one_that_contradicts_itself_does_not_count() -> None:
+    scene = Scene()
+    scene.fill(34)
+    scene.keep()
+    scene.checkpointer.run()
+    newest = scene.checkpoints.load(30)
+    newest.message.events.add(index=1, text=99, datum=b"d", files=1)
+    scene.objects.delete(scene.checkpoints.key(30))
+    scene.objects.create(scene.checkpoints.key(30), encode(newest))
+    late = scene.another()
+    late.refresh()
+    assert (late.checkpoint_index, state(late.fold)) == (20, state(scene.whole))
+
+
+def test_an_epoch_of_unknown_outcome_is_left_to_taking_over() -> None:
+    """Settled while it reads on, the leader would take its own EPOCH for somebody else's."""
+    scene = Scene()
+    spoilt = FaultyLog(scene.log)
+    one = Leader(spoilt, SeededIds(next(SEEDS)), ManualClock(), "one:1", Limits(append_attempts_max=1), scene.checkpoints)
+    one.take_over()
+    spoilt.script(AppendFault.DROPPED)
+    with pytest.raises(OutcomeUnknown):
+        one.take_over()
+    one.refresh()
+    assert one.fold.epoch == one.epoch
+    before = one.epoch
+    assert one.take_over() > before
+    one.check()

@@ -15,6 +15,7 @@ from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.checkpoint import LedgerCheckpoint, decode, encode
 from archiver.ledger.fold import LedgerFold
+from archiver.ledger.state import restore
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
@@ -277,10 +278,14 @@ def test_a_wrong_bit_is_noticed_and_a_newer_format_refused() -> None:
 
 
 def test_a_state_that_contradicts_itself_changes_nothing() -> None:
-    fold = LedgerFold()
-    message = LedgerCheckpoint.of(LedgerFold())
-    message.message.next_index = 5
-    message.message.events.add(index=1, text=3, datum=b"d", files=1)
+    told = Chronicle(random.Random(1))
+    for _ in range(10):
+        told.step()
+    before = encode(LedgerCheckpoint.of(told.fold))
+    wrong = LedgerCheckpoint.of(told.fold)
+    wrong.message.events.add(index=1, text=99, datum=b"d", files=1)
     with pytest.raises(Corrupted, match="contradicts itself"):
-        message.fold()
-    assert fold.next_index == 0
+        restore(told.fold, wrong.message)
+    assert encode(LedgerCheckpoint.of(told.fold)) == before
+    with pytest.raises(Corrupted, match="contradicts itself"):
+        decode(encode(wrong), "here")

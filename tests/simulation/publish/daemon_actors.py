@@ -156,7 +156,7 @@ class Station:
 
     def _superseded(self) -> Sequence[str]:
         """A cleaning is three entries and a takeover: where a few make a checkpoint, to delete each one would never come to rest."""
-        keys = self.checkpoints.superseded() if self.checkpoints is not None else []
+        keys = self.checkpoints.superseded(self.orders.ground.control) if self.checkpoints is not None else []
         return keys if len(keys) >= SUPERSEDED_MIN else ()
 
     def _folders(self) -> TableFolders:

@@ -1,0 +1,75 @@
+"""What the control topic holds of the control log, in an application as a process has it; and that no question outlasts the process."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.clock import SystemClock
+from archiver.control_topic.kafka_topic import KafkaTopic
+from archiver.control_topic.position import Position
+from archiver.errors import RetryLater
+from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.ledger.event_reader import EventReader
+from tests.support.control_topic import LedgerWriter, settings_of
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver
+
+CLOCK = SystemClock()
+
+
+def test_what_is_not_published_stays_and_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short: dict[str, Any] = {"log": {"append_backoff": "5ms", "checkpoint_entries": 10}}
+    deployment = Deployment(tmp_path / "d", overrides=short | {"events": {"kafka": {"brokers": "127.0.0.1:1", "topic": "control"}}})
+    with Driver(deployment) as driver:
+        app = driver.application
+        opened: list[str] = []
+        log = app._logs.log
+
+        def noted(name: str) -> Any:
+            opened.append(name)
+            return log(name)
+
+        monkeypatch.setattr(app._logs, "log", noted)
+        ledger = LedgerWriter(app.control_log)
+        for _ in range(8):
+            ledger.round(1, 2)
+        assert app.ledger_checkpointer.run() == [10, 20, 30, 40, 50, 60]
+        assert (app.unpublished_from(), app.control_log.floor()) == (0, 0), "nobody has published: nothing is trimmed"
+        assert "begins with" not in deployment.cli("ledger", "events").err
+
+        reader = EventReader()
+        for entry in app.control_log.read(0, 25):
+            reader.take(entry.index, entry.data)
+        positions = app._positions()
+        assert positions.newest() is None
+        positions.move(Position("control", b"", reader.mark))
+        app.ledger_checkpointer.run()
+        assert (app.unpublished_from(), app.control_log.floor()) == (19, 19)
+        checkpoints = LedgerCheckpoints(app.objects)
+        assert checkpoints.superseded(app.control_log) == [checkpoints.key(10)]
+        assert opened == ["published"], "one log for all who ask for the position"
+
+    shown = deployment.cli("ledger", "events")
+    assert shown.lines()[0]["index"] == 20
+    assert shown.err == "begins with entry 20 of the control log; those before it were trimmed\n"
+    deployment.write(deployment.document() | {"events": {}})
+    with Driver(deployment) as driver:
+        assert driver.application.unpublished_from() is None
+
+
+def test_a_cluster_that_does_not_answer_is_not_waited_for_when_the_process_stops() -> None:
+    """A listener that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = settings_of(brokers=f"127.0.0.1:{silent.getsockname()[1]}", request_timeout="30s")
+        topic = KafkaTopic(settings, CLOCK)
+        before_s = CLOCK.monotonic_s()
+        with pytest.raises(RetryLater, match="about to stop"):
+            topic.topic_id(lambda: True)
+        assert CLOCK.monotonic_s() - before_s < 5
+        topic.close()
+        del topic
+        assert CLOCK.monotonic_s() - before_s < 10
