@@ -36,7 +36,8 @@ _PLAIN_WORDS: Final = frozenset({"true", "false", "none", "null"})
 _PASSWORD_IN_URL: Final = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"<>]*:)[^\s/@'\"<>]+(?=@)")
 _USER_OF_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://(?P<name>[^/@:]*)(?::(?P<password>[^/]*))?@")
 _SECRET_PARAMETER: Final = re.compile(
-    r"[?&;][\w.-]*(?:password|passwd|secret|token|credential|access[._-]?key)[\w.-]*=(?P<value>[^&;\s]+)", re.IGNORECASE
+    r"[?&;][\w.-]*(?:password|passwd|secret|token|credential|authorization|api[._-]?key|access[._-]?key)[\w.-]*=(?P<value>[^&;\s]+)",
+    re.IGNORECASE,
 )
 """In a URL, for example `sc://host:15002/;token=…`."""
 _TOKEN_MIN: Final = 12

@@ -7,12 +7,16 @@ nothing of Spark, and must stay small: workers import it.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 _Batch = TypeVar("_Batch")
-_UNFIT = ("ModuleNotFoundError:", "ImportError:", "[PYTHON_VERSION_MISMATCH]", "Cannot run program", "this worker runs version")
-"""What the error of a job says if trying again cannot help: packages, Python's version, Python itself, our version."""
+_UNFIT = re.compile(
+    r"ModuleNotFoundError:|ImportError:|\[PYTHON_VERSION_MISMATCH\]|Cannot run program.*error=(?:2|8|13),|this worker runs version"
+)
+"""What the error of a job says if trying again cannot help: packages, Python's version, Python itself (not there, no program, not ours to
+run; a lack of memory or processes goes by), our version."""
 _TEXT_MAX = 500
 
 
@@ -35,5 +39,5 @@ def same_version(work: Callable[[Iterable[_Batch]], Iterator[_Batch]]) -> Callab
 def unfit(error: BaseException) -> str | None:
     """What is wrong with the workers, if the error of a job says that they cannot run our code; None if it says something else."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if any(word in line for word in _UNFIT)]
+    said = [line for line in lines if _UNFIT.search(line)]
     return f"the workers cannot run this package (docs/operations/spark.md says how they get it): {said[-1][:_TEXT_MAX]}" if said else None

@@ -104,6 +104,7 @@ def _stranger(connection: http.client.HTTPConnection, listen: str, cluster_id: s
     challenge = ids.random_bytes(CHALLENGE_BYTES).hex()
     try:
         connection.request("GET", f"/healthz?challenge={challenge}")
+        host, port = connection.sock.getpeername()[:2]
         response = connection.getresponse()
         response.read(_TOKEN_BYTES_MAX)
         ours = response.getheader(CLUSTER_HEADER) == cluster_id
@@ -121,7 +122,7 @@ def _stranger(connection: http.client.HTTPConnection, listen: str, cluster_id: s
     if token is None:
         progress(f"the daemon at {listen} is not asked: there is no token that this user can read (http.admin_token)")
         return f"the daemon at {listen} cannot be asked without the token; ask as its user"
-    if not is_proven(token, challenge, response.getheader(PROOF_HEADER)):
+    if not is_proven(token, challenge, host, port, response.getheader(PROOF_HEADER)):
         progress(
             f"what answers at {listen} is not asked: it says that it is this cluster's daemon and does not prove that it knows the token "
             "(http.admin_token); it has another one, or is no daemon of ours"

@@ -29,7 +29,8 @@ class Health:
         challenge, token = request.query_params.get("challenge"), self._face.token()
         if challenge is not None and not _CHALLENGE.fullmatch(challenge):
             raise refusal(400, "a challenge is 32 to 64 hex digits, in lower case")
-        headers = {} if challenge is None or token is None else {PROOF_HEADER: proof(token, challenge)}
+        here = request.scope.get("server")
+        headers = {} if challenge is None or token is None or here is None else {PROOF_HEADER: proof(token, challenge, here[0], here[1])}
         alive = self._face.alive()
         document = {"alive": alive, "version": self._face.version, "roles": sorted(self._face.roles)}
         return JSONResponse(document, 200 if alive else 503, headers)

@@ -148,8 +148,9 @@ _RECORDS = Endpoint(
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("healthz", "GET", "/healthz", "Whether the process lives",
-             "Depends on nothing outside of the process. With a challenge, the header Archiver-Proof of the answer is its HMAC-SHA256 "
-             "under the token of administration, in hex digits: whoever has the token can tell that the daemon has it, before sending it.",
+             "Depends on nothing outside of the process. With a challenge, the header Archiver-Proof of the answer is the "
+             "HMAC-SHA256 of challenge, address and port (blanks between them) under the token of administration, in hex digits: whoever "
+             "has the token can tell that the daemon at that address has it, before sending it.",
              {200: Answer("it lives", JSON, "Health"), 400: Answer("the challenge is not 32 to 64 hex digits"), 403: _NOT_OURS,
               503: Answer("a thread of the daemon has died", JSON, "Health")},
              ({"name": "challenge", "in": "query", "description": "32 to 64 hex digits, drawn at random for this one request.",

@@ -32,6 +32,9 @@ class ServerTls:
         self._seen = self._look()
         self._current = self._loaded()
         first = self._loaded()
+        if self._settings.client_ca_file is not None:
+            # A session that is taken up again shows no certificate: an authority that was taken away would be believed on.
+            first.minimum_version, first.num_tickets = ssl.TLSVersion.TLSv1_3, 0
         first.sni_callback = self._choose
         return first
 

@@ -210,7 +210,8 @@ def health(cluster_id: str, token: str = TOKEN) -> Callable[[bytes], bytes]:
 
     def answer(asked: bytes) -> bytes:
         challenge = asked.partition(b"challenge=")[2].split()[0].decode()
-        head = f"Archiver-Cluster-Id: {cluster_id}\r\nArchiver-Proof: {proof(token, challenge)}\r\n"
+        port = int(asked.partition(b"Host: 127.0.0.1:")[2].split()[0])
+        head = f"Archiver-Cluster-Id: {cluster_id}\r\nArchiver-Proof: {proof(token, challenge, '127.0.0.1', port)}\r\n"
         return f"HTTP/1.1 200 OK\r\n{head}Content-Length: 2\r\n\r\n{{}}".encode()
 
     return answer
@@ -265,9 +266,30 @@ def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
     assert TOKEN.encode() not in b"".join(impostor.asked)
 
 
+def test_whoever_took_the_port_cannot_have_the_question_answered_elsewhere(daemon: Daemon) -> None:
+    """Another daemon with the same token answers anybody, for its own address."""
+
+    def relayed(asked: bytes) -> bytes:
+        challenge = asked.partition(b"challenge=")[2].split()[0].decode()
+        answer = daemon.call("GET", f"/healthz?challenge={challenge}").headers
+        head = "".join(f"{name}: {answer[name]}\r\n" for name in ("archiver-cluster-id", "archiver-proof"))
+        return f"HTTP/1.1 200 OK\r\n{head}Content-Length: 2\r\n\r\n{{}}".encode()
+
+    impostor = Impostor(relayed, stream('{"alive": true}'))
+    try:
+        point_at(daemon, listen=f"127.0.0.1:{impostor.port}")
+        done = daemon.deployment.cli("clean")
+        assert "does not prove that it knows the token" in done.err, done.err
+    finally:
+        impostor.close()
+    assert len([asked for asked in impostor.asked if asked]) == 1
+    assert TOKEN.encode() not in b"".join(impostor.asked)
+
+
 def test_a_challenge_is_answered_and_bounded(daemon: Daemon) -> None:
-    challenge = "0a" * 32
-    assert daemon.call("GET", f"/healthz?challenge={challenge}").headers["archiver-proof"] == proof(TOKEN, challenge)
+    challenge, port = "0a" * 32, daemon.address[1]
+    found = daemon.call("GET", f"/healthz?challenge={challenge}").headers["archiver-proof"]
+    assert found == proof(TOKEN, challenge, "127.0.0.1", port) == proof(TOKEN, challenge, "::ffff:127.0.0.1", port)
     assert "archiver-proof" not in daemon.call("GET", "/healthz").headers
     for wrong in ("", "0a", "0A" * 32, "0a" * 33, "zz" * 32):
         assert daemon.call("GET", f"/healthz?challenge={wrong}").status == 400

@@ -49,19 +49,19 @@ def believing(authority: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=authority)
 
 
-def asked(address: tuple[str, int], context: ssl.SSLContext) -> bytes:
+def asked(address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> bytes:
     with (
         socket.create_connection(address, timeout=PATIENCE_S) as plain,
-        context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as client,
     ):
         client.sendall(HEALTH)
         return client.recv(12)
 
 
-def is_let_in(address: tuple[str, int], context: ssl.SSLContext) -> bool:
+def is_let_in(address: tuple[str, int], context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> bool:
     """A refusal is an alert, or an end without one; in TLS 1.3 it comes after the client believes to be connected."""
     try:
-        return asked(address, context) == b"HTTP/1.1 200"
+        return asked(address, context, session) == b"HTTP/1.1 200"
     except OSError:
         return False
 
@@ -192,6 +192,26 @@ def test_only_clients_with_a_certificate_are_let_in(tmp_path: Path, certificates
         daemon.operations.gate = lambda _: worked.append("clean")
         done = daemon.deployment.cli("clean")
         assert (done.code, worked) == (0, ["clean"]), done.err
+
+
+def test_an_authority_that_was_taken_away_lets_nobody_in_again(tmp_path: Path, certificates: Certificates) -> None:
+    """Not by a session from when it was believed either: one that is taken up again shows no certificate."""
+    authorities = tmp_path / "clients.pem"
+    shutil.copy(certificates.authority, authorities)
+    with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates, client_ca_file=authorities)) as daemon:
+        context = believing(certificates.authority)
+        context.load_cert_chain(certificates.client, certificates.client_key)
+        with (
+            socket.create_connection(daemon.address, timeout=PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(HEALTH)
+            assert client.recv(12) == b"HTTP/1.1 200"
+            session = client.session
+        shutil.copy(make_certificates(tmp_path / "other").authority, tmp_path / "new.pem")
+        (tmp_path / "new.pem").replace(authorities)
+        assert not is_let_in(daemon.address, context)
+        assert not is_let_in(daemon.address, context, session)
 
 
 def test_a_connection_that_rests_does_not_hold_up_the_end(daemon: Daemon, certificates: Certificates) -> None:

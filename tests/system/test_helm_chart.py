@@ -40,6 +40,9 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([deploy_parts.required("helm"), *arguments], capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
 
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+
+
 @cache
 def text_of(*values: Path) -> str:
     done = helm("template", "archiver", "prod", CHART, *values)
@@ -195,6 +198,22 @@ def test_the_service_may_be_called_by_its_name(tmp_path: Path) -> None:
     name = service["metadata"]["name"]
     wanted = {name, f"{name}.prod", f"{name}.prod.svc", f"{name}.prod.svc.cluster.local", "records.example.com"}
     assert set(loaded(objects, tmp_path).http.allowed_hosts) == wanted
+
+
+def test_a_port_with_a_certificate_is_asked_by_tls(tmp_path: Path) -> None:
+    files = {"cert_file": "/etc/tls/tls.crt", "key_file": "/etc/tls/tls.key"}
+    for given, scheme in (({}, "http"), ({"tls": files}, "https")):
+        folder = tmp_path / scheme
+        folder.mkdir()
+        objects = rendered(CLUSTER, with_values(folder, config={"http": given}, serviceMonitor={"enabled": True}))
+        asked = [container[probe]["httpGet"]["scheme"] for pod in pods(objects) for container in pod["containers"] for probe in PROBES]
+        assert set(asked) == {scheme.upper()}
+        (monitor,) = of_kind(objects, "ServiceMonitor")
+        assert [one["scheme"] for one in monitor["spec"]["endpoints"]] == [scheme]
+    for wrong, word in (({"allow_http": False}, "allow_http is false"), ({"tls": {**files, "client_ca_file": "/ca"}}, "the kubelet")):
+        done = helm("template", "a", "b", CHART, CLUSTER, with_values(tmp_path, config={"http": wrong}))
+        assert done.returncode != 0
+        assert word in done.stderr
 
 
 def test_no_secret_is_made_and_none_stands_in_the_open(values: Path) -> None:

@@ -35,8 +35,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- toYaml $config -}}
 {{- end }}
 
-{{- /* Refuses what would let two pods write what only one may. */}}
+{{- /* How the port is asked. */}}
+{{- define "archiver.scheme" -}}
+{{- if ((.Values.config | default dict).http | default dict).tls }}https{{ else }}http{{ end -}}
+{{- end }}
+
+{{- /* Refuses what would let two pods write what only one may, and what nobody could ask. */}}
 {{- define "archiver.checked" -}}
+{{- $http := .Values.config.http | default dict -}}
+{{- if and (hasKey $http "allow_http") (not $http.allow_http) (not $http.tls) -}}
+{{- fail "config.http.allow_http is false and there is no config.http.tls: pods are asked from outside of themselves, so one of the two is needed" -}}
+{{- end -}}
+{{- if ($http.tls | default dict).client_ca_file -}}
+{{- fail "config.http.tls.client_ca_file: the kubelet has no certificate to show, and would restart the pods for ever; leave it out" -}}
+{{- end -}}
 {{- $pods := 0 -}}
 {{- $seen := dict -}}
 {{- range .Values.workloads -}}
