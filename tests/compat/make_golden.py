@@ -4,7 +4,7 @@ It holds records that are archived and committed, archives that are in the ledge
 records that are in intake only; from version 2 on also committed, aborted and repeated batches of producers, checkpoints and shelves, and
 a log that was trimmed; from version 3 on a topic that was deleted, and files that a source has finished, begun, and forgotten; from
 version 4 on a topic whose schema has changed, and an archive that was made anew after the change; from version 5 on a topic whose oldest
-archives retention has taken out of its table.
+archives retention has taken out of its table; from version 6 on checkpoints of the ledger, and a control log that was trimmed.
 """
 
 from __future__ import annotations
