@@ -1,17 +1,29 @@
-"""The seeds of the publishing rig that `make test` plays: 20,000, in four files for as many workers.
+"""The seeds of the publishing rig that `make test` plays: of 20,000, in four files for as many workers, two fifths, each day others.
 
-`make simulate RIG=publish` plays others.
+`ARCHIVER_RIG_SHARE=whole` plays them all, `make simulate RIG=publish` as many others as you like.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
 
 from tests.simulation.publish.publish_run import run
 
 SHARE = 500
 """Schedules per test."""
-FIRST, SECOND, THIRD, FOURTH = range(10), range(10, 20), range(20, 30), range(30, 40)
+FIFTHS = 5
+DAY_S = 86_400
+
+
+def _of_today(numbers: range) -> list[int]:
+    day = int(time.time()) // DAY_S
+    today = range(FIFTHS) if os.environ.get("ARCHIVER_RIG_SHARE") == "whole" else (day % FIFTHS, (day + 2) % FIFTHS)
+    return [number for number in numbers if number % FIFTHS in today]
+
+
+FIRST, SECOND, THIRD, FOURTH = (_of_today(range(start, start + 10)) for start in (0, 10, 20, 30))
 """40 shares make the 20,000."""
 OFTEN = (
     "takeovers",
