@@ -1,4 +1,4 @@
-"""What holds for all tests: the order in which files go to the processes that share a run."""
+"""What holds for all tests: the order in which files go to the processes that share a run, and that no test sees the secrets of another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from archiver import redaction
+from archiver.redaction import Redactor
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's matter
 settings.load_profile("here")
@@ -20,6 +23,15 @@ LONGEST = (
     *(f"tests/simulation/publish/test_publish_{number}_quarter.py" for number in ("first", "second", "third", "fourth")),
 )
 """Minutes each: begun last, one of them would run alone at the end."""
+
+
+@pytest.fixture(autouse=True)
+def secrets_of_its_own() -> Iterator[None]:
+    """What a test tells this process to hide is not hidden in the texts of the tests behind it; one may have the secret `x`."""
+    before = redaction._process
+    redaction._process = Redactor(before._secrets)
+    yield
+    redaction._process = before
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

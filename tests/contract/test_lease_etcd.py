@@ -44,12 +44,12 @@ def lease_of(etcd: Etcd, folder: Path, owner: str, clock: ManualClock | None = N
 
 
 def taken_after(lease: EtcdLease) -> float:
-    """Seconds until it can be had."""
+    """Seconds until it can be had; a server that has just begun may not answer at once."""
     began_s = time.monotonic()
     while True:
         try:
             lease.acquire()
-        except LeaseHeld:
+        except (LeaseHeld, RetryLater):
             assert time.monotonic() < began_s + PATIENCE_S
             time.sleep(0.05)
         else:
