@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from archiver.cli.arrow import put_off_pandas
 from archiver.errors import ConfigInvalid
 from archiver.settings import Settings, load_settings
 
@@ -54,6 +55,7 @@ def settings_of(given: Path | None) -> Settings:
 
 def application(given: Path | None) -> Application:
     """The composed application; close it after use (it is a context manager)."""
+    put_off_pandas()
     from archiver.assemble import open_application
 
     return open_application(settings_of(given), os.environ)
