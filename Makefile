@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-capacity clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -127,7 +127,7 @@ audit-dependencies:  ## Ask PyPI whether what the locks name has known vulnerabi
 		$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$lock.lock || exit 1; \
 	done
 
-bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-capacity  ## Run all measurements
+bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity  ## Run all measurements
 
 bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
 	$(BIN)/python bench/refine.py
@@ -161,6 +161,9 @@ bench-backlog: $(INSTALLED)  ## Measure what 2,000 archives that wait for one co
 
 bench-mirror: java $(INSTALLED)  ## Measure the mirror beside a bare Kafka consumer (needs Java)
 	$(BIN)/python -m bench.mirror --output bench/results/mirror.json
+
+bench-control-topic: java $(INSTALLED)  ## Measure the publisher of control events beside a bare Kafka producer (needs Java)
+	$(BIN)/python -m bench.control_topic --output bench/results/control_topic.json
 
 bench-requests: java $(INSTALLED)  ## Count what each step asks of a bucket (needs Java)
 	$(BIN)/python -m bench.requests --output bench/results/requests.json

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -130,6 +131,7 @@ class Daemon:
 
     def run(self, signals: Signals) -> int:
         """Serve until asked to stop through `signals`, which are entered; the exit code. Call it in the main thread."""
+        os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)  # Whoever started it: what it writes is nobody else's to change.
         with contextlib.closing(self._notifier):
             self._server.start()
             self._export.start()

@@ -7,10 +7,24 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, model_validator
+from pydantic import AfterValidator, Field, SecretStr, StrictBool, StrictInt, model_validator
 
 from archiver.settings_kafka import KafkaSourceSettings
 from archiver.settings_types import Duration, FilePath, GlobPath, Group, Listen, Located, Secret, Size, TopicName, is_loopback
+
+TOKEN_MIN = 16
+"""Characters of a token that we ask for. Whoever reaches the port can try words against it as often as he likes."""
+
+
+def _hard_to_guess(token: SecretStr) -> SecretStr:
+    """Refuses a word; raises `ValueError`."""
+    if len(token.get_secret_value().strip()) < TOKEN_MIN:
+        raise ValueError(f"has fewer than {TOKEN_MIN} characters, so others could guess it; make one with: openssl rand -hex 32")
+    return token
+
+
+Token = Annotated[Secret, AfterValidator(_hard_to_guess)]
+"""A secret by which we know others."""
 
 
 class HttpTlsSettings(Group):
@@ -51,13 +65,13 @@ class HttpSettings(Group):
     """Names under which the port is called, without a port: of a service, of a proxy that passes the name on. A request whose `Host` is
     none of them is refused, because a web page could point a name of its own at this machine; addresses, `localhost` and the host in
     `listen` are always allowed."""
-    admin_token: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`: the token that `/v1/admin/` asks for. Left out, the daemon makes one at its first start and keeps it
-    beside the metadata store (its path with `.admin-token` behind it), readable by its own user only; commands of the same user find it
-    there."""
-    produce_token: Secret | None = None
-    """`{env: NAME}` or `{file: PATH}`: the token that records ask for (`Authorization: Bearer TOKEN`). Left out, whoever reaches the port
-    can send."""
+    admin_token: Token | None = None
+    """`{env: NAME}` or `{file: PATH}`: the token that `/v1/admin/` asks for, at least 16 characters (`openssl rand -hex 32` makes one).
+    Left out, the daemon makes one at its first start and keeps it beside the metadata store (its path with `.admin-token` behind it),
+    readable by its own user only; commands of the same user find it there."""
+    produce_token: Token | None = None
+    """`{env: NAME}` or `{file: PATH}`: the token that records ask for (`Authorization: Bearer TOKEN`), at least 16 characters. Left out,
+    whoever reaches the port can send."""
     body_bytes_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 8 * 10**6
     """Largest request body, in bytes; a larger one is refused before any of it is parsed."""
     requests_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, SecretStr, StrictBool, ValidationInfo, WithJsonSchema, model_validator
 
 from archiver.settings_kafka import PROPERTIES_SCHEMA, check_brokers, check_properties, misfit, revealed
-from archiver.settings_types import Duration, Group, Located, Size, TopicName, is_loopback
+from archiver.settings_types import Duration, Group, Located, Size, TopicName
 
 OWNED = frozenset(
     {
@@ -22,8 +22,6 @@ OWNED = frozenset(
     }
 )
 """Properties of the client that decide about order, acknowledgement or bounds: nobody else sets them."""
-_SENT_AS_IT_IS = frozenset({"plain", "oauthbearer"})
-"""Mechanisms that send the secret itself."""
 
 
 def _check_own_properties(value: object, info: ValidationInfo) -> object:
@@ -55,22 +53,9 @@ class ControlTopicSettings(Group):
 
     @model_validator(mode="after")
     def _is_private(self) -> Self:
-        why = misfit(self.properties)
-        problems = [] if why is None else [(("properties",), why)]
-        if (host := self._unprotected()) is not None:
-            problems.append((("properties",), f"would send a secret unprotected to {host}; set security.protocol to SASL_SSL"))
-        if problems:
-            raise Located([(at, told) for at, told in problems])
+        if (why := misfit(self.brokers, self.properties)) is not None:
+            raise Located([(("properties",), why)])
         return self
-
-    def _unprotected(self) -> str | None:
-        """A machine to which a secret would be sent as it is; None if there is none."""
-        protocol = str(self.properties.get("security.protocol", "")).lower()
-        mechanism = str(self.properties.get("sasl.mechanisms", self.properties.get("sasl.mechanism", ""))).lower()
-        if protocol != "sasl_plaintext" or mechanism not in _SENT_AS_IT_IS:
-            return None
-        hosts = (broker.strip().rpartition(":")[0].strip("[]") or broker.strip() for broker in self.brokers.split(","))
-        return next((host for host in hosts if not is_loopback(host)), None)
 
     def client(self) -> dict[str, str]:
         """The properties, secrets revealed: never print it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import ConfigDict, Field, SecretStr, StrictBool, StrictInt, ValidationInfo, WithJsonSchema, model_validator
 
@@ -30,6 +30,10 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _USER_IN_URL = re.compile(r"://[^/@]+@")
+_SQL_SERVER = re.compile(
+    r"(?P<dialect>\w+)(?:\+\w+)?://(?:[^:/]*(?::[^@]*)?@)?(?P<host>\[[^]/?]*\]|[^:/?]*)[^/?]*(?:/[^?]*)?(?:\?(?P<query>.*))?", re.DOTALL
+)
+"""As SQLAlchemy reads an address."""
 
 
 Property = Annotated[
@@ -38,7 +42,7 @@ Property = Annotated[
 ]
 
 
-_OWN_KEYS = ("name", "type", "request_timeout", "location", "allow_http")
+_OWN_KEYS = ("name", "type", "request_timeout", "location", "allow_http", "allow_insecure")
 _TLS_FILES = frozenset({"ssl.cabundle", "ssl.client.cert", "ssl.client.key"})
 
 
@@ -64,12 +68,18 @@ class CatalogSettings(Group):
     allow_http: StrictBool = False
     """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it. On this machine (127.0.0.1,
     ::1, localhost) it needs no leave."""
+    allow_insecure: StrictBool = False
+    """Whether a server of type `sql` or `hive` on another machine may be asked without proof of who it is, or in the clear: who is in
+    between could then say which rows a table has. PostgreSQL with `sslmode=verify-full` in the `uri`, and what is on this machine, need no
+    leave."""
 
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, Mapping):
             return data
+        if isinstance(data.get("type"), str):
+            data = {**data, "type": data["type"].lower()}  # pyiceberg takes it however it is written, and so do the rules
         around = surroundings(info)
         prepared: dict[str, Any] = {}
         problems: list[tuple[tuple[str | int, ...], str]] = []
@@ -95,6 +105,8 @@ class CatalogSettings(Group):
         extra = self.__pydantic_extra__ or {}
         secret = any(name.startswith("header.") and isinstance(value, SecretStr) for name, value in extra.items())
         problems = _rest_problems(self.properties(), secret, self.allow_http) if self.type == "rest" else []
+        if not self.allow_insecure and (why := _unproven(self.type, self.properties().get("uri", ""))) is not None:
+            problems.append((("uri",), why))
         if self.type == "sql" and self.location == "catalog" and "warehouse" not in extra:
             problems.append((("warehouse",), "is missing: the folder or bucket in which a catalog of type sql puts its tables"))
         if problems:
@@ -121,6 +133,32 @@ def _rest_problems(properties: Mapping[str, str], secret: bool, allow_http: bool
         if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
             problems.append(((name,), f"would send a secret unprotected to {parts.hostname}; use https://, or set allow_http: true"))
     return problems
+
+
+def _unproven(kind: str, uri: str) -> str | None:
+    """What is wrong with the address of a server that is not asked over HTTP; it is not repeated, for it may hold a password."""
+    told = _SQL_SERVER.fullmatch(uri) if kind == "sql" else None
+    cure = ""
+    if told is not None:
+        query = parse_qs(told["query"] or "")
+        hosts = ",".join([told["host"], *query.get("host", []), *query.get("hostaddr", [])]).split(",")
+        if told["dialect"] == "sqlite" or all(map(_is_here, hosts)):
+            return None
+        if told["dialect"] == "postgresql":
+            if query.get("sslmode") == ["verify-full"]:
+                return None
+            cure = "add sslmode=verify-full, and sslrootcert=FILE for an authority of your own, or "
+    elif kind != "hive" or all(_is_here(urlsplit(one.strip()).netloc) for one in uri.split(",")):
+        return None
+    return (
+        f"another machine would be asked without proof of who it is, or in the clear; {cure}set allow_insecure: true where its driver, or "
+        "a network of its own, keeps others away"
+    )
+
+
+def _is_here(host: str) -> bool:
+    """Whether a server with this host (and port) is on this machine; without one, or with a path, it is a socket."""
+    return not host or host.startswith("/") or is_loopback(host.strip("[]")) or is_loopback(host.rpartition(":")[0].strip("[]"))
 
 
 def _property(key: str, value: object, info: ValidationInfo) -> object:
@@ -152,7 +190,11 @@ class SparkSettings(Group):
     master: Annotated[str, Field(min_length=1)] = "local[*]"
     """Spark's master; the default uses every core of this machine."""
     remote: str | None = None
-    """Address of a Spark Connect server, for example `sc://host:15002`; it takes the place of `master`."""
+    """Address of a Spark Connect server, for example `sc://host:443/;use_ssl=true`; it takes the place of `master`."""
+    allow_insecure: StrictBool = False
+    """Whether Spark may be on other machines unprotected: `remote` without `use_ssl=true`, where everybody on the way can read and change
+    what is sent, and `master` without `spark.authenticate: true` in `conf`, where whoever reaches Spark's ports can run code. For where a
+    network of its own keeps others away. On this machine (127.0.0.1, ::1, localhost) neither is asked for."""
     conf: dict[str, Property] = Field(default_factory=dict)
     """Further Spark properties; they win over ours. One may be `{env: NAME}` or `{file: PATH}`; those, and what looks like a secret, are
     never shown by us (Spark itself hands them to its processes)."""
@@ -165,7 +207,8 @@ class SparkSettings(Group):
     progress."""
     answer_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
     """A JVM that we started and that leaves a trivial question unanswered for so long, while something waits for it, is taken for dead: it
-    is killed, and the next round starts a new one."""
+    is killed, and the next round starts a new one. A request to a Spark Connect server waits for its answer so long, its first plan
+    included, which takes a cold server some seconds."""
     start_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 300.0
     """How long a JVM may take to start before it is killed, and started again by the next round."""
 
@@ -185,6 +228,19 @@ class SparkSettings(Group):
             raise Located(problems)
         return {**data, "conf": prepared}
 
+    @model_validator(mode="after")
+    def _protected(self) -> Self:
+        if self.remote is not None:
+            why = _bad_remote(self.remote, self.allow_insecure)
+            if why is not None:
+                raise Located([(("remote",), why)])
+            return self
+        properties = self.properties()
+        master = properties.get("spark.master", self.master)
+        if not self.allow_insecure and not _on_this_machine(master) and properties.get("spark.authenticate", "").lower() != "true":
+            raise Located([(("master",), _OPEN_MASTER)])
+        return self
+
     def properties(self) -> dict[str, str]:
         """The further properties, secrets revealed: never print them."""
         return {key: _plain(value) for key, value in self.conf.items()}
@@ -192,6 +248,40 @@ class SparkSettings(Group):
     def is_secret(self, name: str) -> bool:
         """Whether that property is one which nobody may see."""
         return isinstance(self.conf.get(name), SecretStr)
+
+
+_OPEN_MASTER = (
+    "Spark's ports would be open to other machines, and whoever reaches them can run code; set spark.authenticate: true in conf (a "
+    "standalone cluster also wants spark.authenticate.secret), or allow_insecure: true where a network of its own keeps others away"
+)
+
+
+def _bad_remote(remote: str, allow_insecure: bool) -> str | None:
+    """What is wrong with the address of a Spark Connect server, which is not repeated: it may hold a token. None if nothing is."""
+    try:
+        parts = urlsplit(remote)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme != "sc":
+        return "is not an address such as sc://host:443/;use_ssl=true"
+    given = dict(part.partition("=")[::2] for part in parts.path.split(";"))
+    if not allow_insecure and not is_loopback(host) and given.get("use_ssl", "").lower() != "true":
+        return (
+            "another machine would be spoken to in the clear, where everybody on the way can read and change what is sent; put TLS before "
+            "the server and /;use_ssl=true behind its address, or set allow_insecure: true where a network of its own keeps others away"
+        )
+    return None
+
+
+def _on_this_machine(master: str) -> bool:
+    """Whether no process of Spark's that this master gives work to is elsewhere."""
+    if re.match(r"local(?:-cluster)?(?:\[|$)", master):
+        return True
+    kind, _, hosts = master.partition("://")
+    if kind != "spark":
+        return False
+    return all(is_loopback(host.rpartition(":")[0].strip("[]")) for host in hosts.split(","))
 
 
 class LogSettings(Group):

@@ -7,13 +7,13 @@ Plain values only. The text under a key is its entry in docs/configuration.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, model_validator
 
-from archiver.settings_types import SECRET_SCHEMA, Duration, Group, Located, Size, is_reference, reveal
+from archiver.settings_types import SECRET_SCHEMA, Duration, Group, Located, Size, is_loopback, is_reference, reveal
 
 OWNED = frozenset(
     {
@@ -37,6 +37,9 @@ _LOST = re.compile(r"[A-Za-z0-9._-]{1,249}:\d{1,6}", re.ASCII)
 _OFFSET_MAX = 2**62
 _VERIFIED = {"enable.ssl.certificate.verification": "true", "ssl.endpoint.identification.algorithm": "https"}
 """The client's own defaults, by which it believes nobody but the cluster."""
+_PROTOCOLS = frozenset({"plaintext", "ssl", "sasl_plaintext", "sasl_ssl"})
+_SENT_AS_IT_IS = frozenset({"plain", "oauthbearer"})
+"""Mechanisms that send the secret itself."""
 
 
 def check_brokers(value: object) -> object:
@@ -109,16 +112,30 @@ def _check_own_properties(value: object, info: ValidationInfo) -> object:
     return check_properties(value, info, OWNED, "the source")
 
 
-def misfit(properties: Mapping[str, str | SecretStr]) -> str | None:
-    """What is wrong with properties that say who we are; None if nothing is."""
-    protocol = str(properties.get("security.protocol", "plaintext")).lower()
-    given = [key for key in properties if key.startswith("sasl.")]
-    if given and "sasl" not in protocol:
-        return f"{given[0]} is given, but security.protocol is {protocol}; set it to SASL_SSL"
+def misfit(brokers: str, properties: Mapping[str, str | SecretStr]) -> str | None:
+    """What is wrong with properties that say who we are, and whom we believe; None if nothing is."""
+    told = revealed(properties)
+    protocol = told.get("security.protocol", "plaintext").lower()
+    if protocol not in _PROTOCOLS:
+        return f"security.protocol is none of {', '.join(sorted(_PROTOCOLS)).upper()}"
+    for part, wanted in (("sasl", "SASL_SSL"), ("ssl", "SSL, or SASL_SSL with a password")):
+        given = [key for key in told if key.startswith((f"{part}.", f"enable.{part}."))]
+        if given and part not in protocol.split("_"):
+            return f"{given[0]} is given, but security.protocol is {protocol}; set it to {wanted}"
     for key, wanted in _VERIFIED.items():
-        if str(properties.get(key, wanted)).lower() != wanted:
+        if told.get(key, wanted).lower() != wanted:
             return f"{key} would let anybody be the cluster; take it out, and name who signs its certificates by ssl.ca.location"
+    sent = protocol == "sasl_plaintext" and any(
+        told.get(key, "").lower() in _SENT_AS_IT_IS for key in ("sasl.mechanisms", "sasl.mechanism")
+    )
+    if sent and (host := next((host for host in _hosts(brokers) if not is_loopback(host)), None)) is not None:
+        return f"would send a secret unprotected to {host}; set security.protocol to SASL_SSL"
     return None
+
+
+def _hosts(brokers: str) -> Iterator[str]:
+    for broker in brokers.split(","):
+        yield broker.strip().rpartition(":")[0].strip("[]") or broker.strip()
 
 
 def revealed(properties: Mapping[str, str | SecretStr]) -> dict[str, str]:
@@ -176,7 +193,7 @@ class KafkaSourceSettings(Group):
 
     @model_validator(mode="after")
     def _is_private(self) -> Self:
-        if (why := misfit(self.properties)) is not None:
+        if (why := misfit(self.brokers, self.properties)) is not None:
             raise Located([(("properties",), why)])
         return self
 

@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, java_gateway
@@ -33,6 +33,7 @@ from archiver.errors import Halt, RetryLater
 from archiver.java import require_java
 from archiver.scratch import scratch_folder
 from archiver.settings import SparkSettings
+from archiver.spark_watch import Pulse
 
 _log = logging.getLogger(__name__)
 
@@ -41,69 +42,14 @@ _LOOPBACK = "127.0.0.1"
 _LOG_TAIL_BYTES = 2000
 _END_S = 10.0
 """For a JVM that was killed to be gone."""
-_ASK_EVERY_S = 1.0
-_CONNECT_WAIT_MAX_S = 1.0
-"""Between two requests to a Spark Connect server that does not answer."""
 _ENDED_S = 2.0
 """For a process that was killed to be gone."""
 _SHELL_SIGNALS = 128
 """A shell, and a JVM that is asked to end, add the number of the signal to this."""
-_SPLITS = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
 _NO_MASTER = re.compile(r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext")
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """This JVM plans and hands out tasks; no record passes through it. The optimising compiler and parallel collectors would only take the
 cores from the Python workers, and make the start slower."""
-
-
-class Pulse:
-    """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is killed, so that the wait ends.
-
-    Enter it around the wait. Without a JVM of ours it does nothing.
-    """
-
-    def __init__(
-        self, process: subprocess.Popen[bytes] | None = None, gateway: Any = None, timeout_s: float = threading.TIMEOUT_MAX
-    ) -> None:
-        self.timeout_s = timeout_s
-        self.silent = False
-        """Whether the JVM was killed because it gave no sign of life."""
-        self._process = process
-        self._gateway = gateway
-        self._answered = threading.Event()
-        self._done = threading.Event()
-
-    def __enter__(self) -> Self:
-        if self._process is not None:
-            for work in (self._ask, self._judge):
-                threading.Thread(target=work, name="spark-pulse", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._answered.set()
-
-    def kill(self) -> None:
-        """End the JVM whatever it does; whoever waits for it gets an error."""
-        if self._process is not None:
-            self._process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDED_S)
-
-    def _ask(self) -> None:
-        while not self._done.wait(min(_ASK_EVERY_S, self.timeout_s / 2)):
-            with contextlib.suppress(Py4JError, OSError):
-                self._gateway.jvm.System.currentTimeMillis()
-                self._answered.set()
-
-    def _judge(self) -> None:
-        while self._answered.wait(self.timeout_s):
-            self._answered.clear()
-            if self._done.is_set():
-                return
-        if not self._done.is_set():
-            self.silent = True
-            _log.warning("the JVM of spark gave no sign of life for %g s and is killed", self.timeout_s)
-            self.kill()
 
 
 class SparkSessions:
@@ -139,6 +85,10 @@ class SparkSessions:
             promised = 0 if self._settings.remote else promised_cores(self._settings.properties())
             return max(now, promised)
         except (PySparkException, Py4JError, OSError, AttributeError) as error:
+            if self._settings.remote:
+                with self._lock:
+                    if self._session is session:
+                        self._forget()
             raise RetryLater(f"spark was lost while it was asked how many tasks it runs: {error}") from error
 
     @property
@@ -173,9 +123,15 @@ class SparkSessions:
         """Stop the session if this object started it. The JVM stays for a later session and ends with the process."""
         with self._lock:
             session, self._session = self._session, None
-            if session is not None and not self._borrowed:
-                with contextlib.suppress(PySparkException, Py4JError, OSError):
-                    session.stop()
+            if session is None or self._borrowed:
+                return
+            if self._settings.remote:
+                from archiver import spark_connect
+
+                spark_connect.end(session)
+                return
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                session.stop()
 
     def _start(self) -> SparkSession:
         logging.getLogger().addFilter(_is_not_py4j)  # adding it again does nothing
@@ -220,32 +176,21 @@ class SparkSessions:
 
     def _connect(self) -> SparkSession:
         self._borrowed = False
-        session: Any = None
         try:
-            from pyspark.sql.connect.client.retries import DefaultPolicy
-
-            session = SparkSession.builder.remote(str(self._settings.remote)).create()
-            # Its own policy asks a server that is gone for ten minutes.
-            retries = max(1, round(self._settings.answer_timeout / _CONNECT_WAIT_MAX_S))
-            session.client.set_retry_policies([DefaultPolicy(max_retries=retries, max_backoff=round(_CONNECT_WAIT_MAX_S * 1000))])
-            for name, value in sorted(self._settings.properties().items()):
-                session.conf.set(name, value)
-            _log.info("the Spark Connect server runs spark %s", session.version)
+            from archiver import spark_connect
         except ImportError as error:
             raise Halt(
                 f"spark.remote needs the client packages of Spark Connect ({error}); install stream-archiver[connect] or use spark.master"
             ) from error
-        except (PySparkException, OSError) as error:
-            _leave(session)
-            raise RetryLater(f"the Spark Connect server {self._settings.remote} cannot be reached: {_first_line(error)}") from error
-        found: SparkSession = session
-        return found
+        return spark_connect.connect(self._settings)
 
     def _forget(self) -> None:
         """Let go of a session whose JVM or server is dead."""
         session, self._session = self._session, None
         if self._settings.remote:
-            _leave(session)
+            from archiver import spark_connect
+
+            spark_connect.leave(session)
         else:
             _reset()
 
@@ -325,10 +270,9 @@ def parallelism(session: SparkSession) -> int:
     """How many tasks the session's executors run at the same time, or `spark.default.parallelism` if that is set; at least 1."""
     if hasattr(session, "sparkContext"):
         return max(1, session.sparkContext.defaultParallelism)
-    # Over Spark Connect nobody says it. A plan of the server's does: it divides a range by this number.
-    numbers: Any = session.range(1)
-    planned = _SPLITS.search(numbers._explain_string())
-    return max(1, int(planned[1])) if planned else 2
+    from archiver import spark_connect
+
+    return spark_connect.parallelism(session)
 
 
 def promised_cores(conf: Mapping[str, str]) -> int:
@@ -430,25 +374,15 @@ def _environment(settings: SparkSettings) -> Iterator[None]:
 
 def _answers(session: SparkSession) -> bool:
     """Does the session's server still do anything? One round trip."""
+    if not hasattr(session, "sparkContext"):
+        from archiver import spark_connect
+
+        return spark_connect.answers(session)
     try:
-        if getattr(session, "_jvm", None) is None:
-            return bool(session.conf.get("spark.sql.session.timeZone"))  # its version is told also to a session that has ended
         context: Any = session.sparkContext
         return context._jsc is not None and not context._jsc.sc().isStopped()
     except (PySparkException, Py4JError, OSError, AttributeError):
         return False
-
-
-def _leave(session: Any) -> None:
-    """Close this end of a session over Spark Connect. Its server, if it is there, ends the other one in time."""
-    if session is not None:
-        session.release_session_on_close = False  # it would be asked, and asked again
-        with contextlib.suppress(PySparkException, OSError):
-            session.stop()
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _reset() -> None:

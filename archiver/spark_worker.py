@@ -17,6 +17,15 @@ _UNFIT = re.compile(
 )
 """What the error of a job says if trying again cannot help: packages, Python's version, Python itself (not there, no program, not ours to
 run; a lack of memory or processes goes by), our version."""
+_SHORTAGE = re.compile(
+    r"^(?:Caused by: )?(?:[\w.]+\.)?(?:(?:Arrow|OutOf)?MemoryError"
+    r"|(?:BrokenPipe|ConnectionAborted|ConnectionRefused|ConnectionReset|Timeout)Error"
+    r"|\w+: \[Errno (?:11|12|23|24|28|122)\])(?:\W|$)"
+    r"|Cannot run program.*error=(?:11|12|23|24|28)\b"
+    r"|[Cc]annot allocate memory|No space left on device|Disk quota exceeded|Too many open files|can't start new thread"
+)
+"""What it says of a worker that ran out of memory, disk, files, processes or a connection. By numbers: EAGAIN, ENOMEM, ENFILE, EMFILE,
+ENOSPC, EDQUOT."""
 _TEXT_MAX = 500
 
 
@@ -38,6 +47,16 @@ def same_version(work: Callable[[Iterable[_Batch]], Iterator[_Batch]]) -> Callab
 
 def unfit(error: BaseException) -> str | None:
     """What is wrong with the workers, if the error of a job says that they cannot run our code; None if it says something else."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if _UNFIT.search(line)]
-    return f"the workers cannot run this package (docs/operations/spark.md says how they get it): {said[-1][:_TEXT_MAX]}" if said else None
+    said = None if shortage(error) else _last(error, _UNFIT)
+    return None if said is None else f"the workers cannot run this package (docs/operations/spark.md says how they get it): {said}"
+
+
+def shortage(error: BaseException) -> str | None:
+    """What a worker was short of, if the error of a job says that: it goes by, also where it kept our code from being read."""
+    return _last(error, _SHORTAGE)
+
+
+def _last(error: BaseException, pattern: re.Pattern[str]) -> str | None:
+    """The last line of its text that the pattern is in."""
+    said = [line.strip() for line in str(error).splitlines() if pattern.search(line.strip())]
+    return said[-1][:_TEXT_MAX] if said else None

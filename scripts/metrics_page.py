@@ -41,6 +41,7 @@ scrape_configs:
 | `archiver_audit_verdict`, `archiver_audit_age_seconds` | whether every offset is in its table exactly once, and when that was looked at |
 | `archiver_decode_errors_total` | a producer sends what its schema does not say |
 | `archiver_intake_queue_bytes` / `archiver_intake_queue_bytes_max` | near 1, senders wait |
+| `archiver_control_topic_lag_seconds`, `archiver_control_topic_up` | control events wait, so triggers come late or not at all |
 | `absent(archiver_build_info)`, `archiver_watch_age_seconds` | the daemon is gone, or shows old numbers |
 
 `archiver_lag_seconds` of the stage `stable` alone grows while a transaction is open; `archived` and `committed` include it.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archiver.catalog.checked import CatalogChecked, Finding, Verdict
 from archiver.catalog.configured import ConfiguredCatalogs, sqlite_file
 from archiver.catalog.tables import Identifier, parse_identifier
+from archiver.checked import Checked, Finding, Verdict
 from archiver.clock import Clock
 from archiver.errors import ArchiverError
 from archiver.ids import IdSource
@@ -20,7 +20,7 @@ from archiver.objects.place import StorePlace
 from archiver.settings import CatalogSettings, Settings
 
 
-def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bool) -> Iterator[CatalogChecked]:
+def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bool) -> Iterator[Checked]:
     """One after the other, every catalog that a topic uses."""
     catalogs = ConfiguredCatalogs(lambda: settings, ids)
     try:
@@ -28,7 +28,7 @@ def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bo
             group = settings.catalog(name)
             assert group is not None, "the configuration is valid"
             check = _Check(settings, group, catalogs, identifiers, ids, clock)
-            yield CatalogChecked(name, group.type, tuple(check.findings(probe)))
+            yield Checked(name, group.type, tuple(check.findings(probe)))
     finally:
         catalogs.close()
 

@@ -9,11 +9,11 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.rest import Capability, RestCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from archiver.catalog.checked import Finding, Verdict
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.iceberg_outcomes import status_of
 from archiver.catalog.layout import CLUSTER_ID
 from archiver.catalog.tables import Identifier, TableView, shown
+from archiver.checked import Finding, Verdict
 from archiver.errors import ArchiverError, Halt, InvalidInput
 
 _NEEDED = {

@@ -14,10 +14,10 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from archiver.catalog.checked import Finding, Verdict
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.iceberg_check import judged, namespace_is_there
 from archiver.catalog.tables import Identifier, SwapOutcome, TableView, shown
+from archiver.checked import Finding, Verdict
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, Halt, OutcomeUnknown
 

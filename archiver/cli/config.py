@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.catalog.checked import CatalogChecked, Verdict, worst
+from archiver.checked import Checked, Verdict, worst
 from archiver.cli.exits import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, config_path, settings_of
 from archiver.cli.output import print_json
@@ -25,7 +25,10 @@ def check(
     config: ConfigOption = None,
     output: OutputOption = Output.TEXT,
     connect: Annotated[
-        bool, typer.Option("--connect", help="Ask every catalog that topics use what it is going to do; writes nothing.")
+        bool,
+        typer.Option(
+            "--connect", help="Ask every catalog that topics use what it is going to do, and the control topic's cluster; writes nothing."
+        ),
     ] = False,
     probe: Annotated[
         bool, typer.Option("--probe", help="With --connect: also make a table in each catalog, commit to it, and drop it again.")
@@ -47,9 +50,16 @@ def check(
         print(f"{config_path(config)} is valid: cluster {settings.cluster}, {len(settings.topics)} topics")
         for note in notes:
             print(f"note: {note}")
-    checked = _connected(settings, output, probe) if connect else []
+    checked = []
+    if connect:
+        catalogs = _catalogs(settings, output, probe)
+        document["catalogs"] = [_document(one) for one in catalogs]
+        topic = _control_topic(settings, output)
+        if topic is not None:
+            document["control_topic"] = _document(topic)
+        checked = [*catalogs, *([] if topic is None else [topic])]
     if output is Output.JSON:
-        print_json(document | ({"catalogs": [_document(one) for one in checked]} if connect else {}))
+        print_json(document)
     return {Verdict.WRONG: WRONG, Verdict.UNTOLD: UNTOLD}.get(worst(one.verdict for one in checked), FINE)
 
 
@@ -62,7 +72,7 @@ def _notes(settings: Settings) -> list[str]:
     return [f"spark runs at {redacted(elsewhere)} and data.uri is a folder: {folder} (docs/operations/spark.md)"]
 
 
-def _connected(settings: Settings, output: Output, probe: bool) -> list[CatalogChecked]:
+def _catalogs(settings: Settings, output: Output, probe: bool) -> list[Checked]:
     """What the catalogs said; told while they are asked."""
     from archiver.catalog.connect import check_catalogs
 
@@ -70,15 +80,31 @@ def _connected(settings: Settings, output: Output, probe: bool) -> list[CatalogC
     for one in check_catalogs(settings, SystemIds(), SystemClock(), probe=probe):
         found.append(one)
         if output is Output.TEXT:
-            print(f"catalog {one.name} ({one.kind}): {one.verdict}")
-            for item in one.findings:
-                print(redacted(f"  {item.verdict:<6} {item.check}: {item.told}"))
+            _print("catalog", one)
     if output is Output.TEXT and not found:
         print("no topic uses a catalog")
     return found
 
 
-def _document(checked: CatalogChecked) -> dict[str, Any]:
+def _control_topic(settings: Settings, output: Output) -> Checked | None:
+    """What its cluster said."""
+    if settings.events.kafka is None:
+        return None
+    from archiver.control_topic.check import check_control_topic
+
+    found = check_control_topic(settings.events.kafka, settings.events.bytes_max, SystemClock())
+    if output is Output.TEXT:
+        _print("control topic", found)
+    return found
+
+
+def _print(what: str, checked: Checked) -> None:
+    print(f"{what} {checked.name} ({checked.kind}): {checked.verdict}")
+    for item in checked.findings:
+        print(redacted(f"  {item.verdict:<6} {item.check}: {item.told}"))
+
+
+def _document(checked: Checked) -> dict[str, Any]:
     findings = [{"check": item.check, "verdict": str(item.verdict), "told": redacted(item.told)} for item in checked.findings]
     return {"name": checked.name, "type": checked.kind, "verdict": str(checked.verdict), "findings": findings}
 

@@ -8,12 +8,16 @@ the client itself are avoided by the idempotent producer; those across connectio
 from __future__ import annotations
 
 import concurrent.futures
+import logging
+import re
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]  # its __init__ has no __all__
 
 from archiver.clock import Clock
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
@@ -25,8 +29,14 @@ RECORD_BYTES_MAX = 1_000_000_000
 """What the library takes at most; the brokers' own limit is the one that counts."""
 POLL_S = 0.1
 """How often it is looked whether the process is to stop."""
+HEARD_MAX = 16
+"""Of what the client says of its connections, the newest."""
+_STATE = re.compile(r" \(after \d+ms in state .*\)$")
+_NOBODY = logging.getLogger(f"{__name__}.nobody")
+_NOBODY.disabled = True
 _NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the library's public names begin so
 _NOT_OURS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 _TOLD_NOTHING = (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)  # noqa: SLF001
 
@@ -54,15 +64,46 @@ class ClientSettings(Protocol):
         """Further properties, secrets among them."""
 
 
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSeen:
+    """What the cluster says of the topic."""
+
+    replicas: tuple[int, ...]
+    """How many each partition has."""
+    leaderless: tuple[int, ...]
+    """Partitions that nobody can write to at the moment."""
+    may_write: bool | None
+    """Whether the user may; None if the cluster does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What the topic's own configuration bounds."""
+
+    bytes_max: int
+    """Of a batch of records: `max.message.bytes`."""
+    replicas_min: int
+    """That must be in sync: `min.insync.replicas`."""
+
+
 class KafkaTopic:
     """A producer and an administrative client; see `archiver.control_topic.destination.Destination`."""
 
-    def __init__(self, settings: ClientSettings, clock: Clock) -> None:
+    def __init__(self, settings: ClientSettings, clock: Clock, *, silent: bool = False) -> None:
+        """`silent`: what the client says of its connections is in `said` alone, and not in the log."""
         self._topic = settings.topic
         self._timeout_s = settings.request_timeout
         self._patience_s = settings.delivery_timeout
         self._clock = clock
+        self._heard: deque[KafkaError] = deque(maxlen=HEARD_MAX)
         common = common_properties("stream-archiver-events", settings.brokers, settings.client())
+        common["error_cb"] = partial(_hear, self._heard, None if silent else common["error_cb"])
+        if silent:
+            common["logger"] = _NOBODY
         milliseconds = round(settings.delivery_timeout * 1000)
         producer = {
             "enable.idempotence": "true",
@@ -82,23 +123,71 @@ class KafkaTopic:
             raise unmade(error) from None
 
     def topic_id(self, stopping: Callable[[], bool]) -> bytes:
-        self._admin.poll(0)  # what it logs waits for this, without a bound
-        asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s)[self._topic]
-        until_s = self._clock.monotonic_s() + self._timeout_s + 5
+        return id_bytes(self._described(stopping).topic_id)
+
+    def brokers(self) -> int:
+        """How many the cluster has. Raises as `topic_id`."""
+        self._begin()
+        found = self._admin.describe_cluster(request_timeout=self._timeout_s)
+        return len(self._answer(found, f"the cluster of the control topic {self._topic} does not answer").nodes)
+
+    def seen(self) -> TopicSeen:
+        """The topic, with what the user may do. Raises as `topic_id`."""
+        found = self._described(_never, include_authorized_operations=True)
+        may = found.authorized_operations
+        return TopicSeen(
+            tuple(len(one.replicas) for one in found.partitions),
+            tuple(one.id for one in found.partitions if one.leader is None or one.leader.id < 0),
+            AclOperation.WRITE in may if may else None,
+        )
+
+    def limits(self) -> TopicLimits | None:
+        """None if the user may not ask for the topic's configuration. Raises as `topic_id`."""
+        self._begin()
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
+        asked = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
         try:
-            while not concurrent.futures.wait([asked], POLL_S).done:
-                if stopping():
-                    raise RetryLater(f"the daemon is about to stop; the control topic {self._topic} was not described until then")
-                if self._clock.monotonic_s() > until_s:
-                    raise RetryLater(f"the cluster does not describe the control topic {self._topic} within {self._timeout_s:g} s")
-            return id_bytes(asked.result().topic_id)
+            found = self._answer(asked, f"the cluster does not tell the configuration of the control topic {self._topic}")
+        except _NotAllowed:
+            return None
+        return TopicLimits(int(found["max.message.bytes"].value), int(found["min.insync.replicas"].value))
+
+    def _described(self, stopping: Callable[[], bool], **more: bool) -> Any:
+        self._begin()
+        asked = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=self._timeout_s, **more)[self._topic]
+        return self._answer(asked, f"the cluster does not describe the control topic {self._topic}", stopping)
+
+    def _begin(self) -> None:
+        """Before each question: what the client logs waits for this, without a bound."""
+        self._admin.poll(0)
+        self._heard.clear()
+
+    def _answer(self, asked: concurrent.futures.Future[Any], what: str, stopping: Callable[[], bool] = _never) -> Any:
+        """To a question; `what` says that there is none."""
+        until_s = self._clock.monotonic_s() + self._timeout_s + 5
+        while not concurrent.futures.wait([asked], POLL_S).done:
+            if stopping():
+                raise RetryLater(f"the daemon is about to stop; so far {what}")
+            if self._clock.monotonic_s() > until_s:
+                raise RetryLater(f"{what} within {self._timeout_s:g} s")
+        try:
+            return asked.result()
         except KafkaException as error:
             code = error.args[0].code()
             if code in _NOT_THERE:
                 raise Halt(f"the cluster has no topic {self._topic}; create it, or correct events.kafka.topic") from error
             if code in _NOT_OURS:
-                raise Halt(f"the user of events.kafka may not describe the topic {self._topic}; give it that right") from error
-            raise later(f"the cluster does not describe the control topic {self._topic}", error) from error
+                raise _NotAllowed(f"the user of events.kafka may not describe the topic {self._topic}; give it that right") from error
+            self._admin.poll(0)
+            refused = next((told for told in self._heard if told.code() in _NOT_LET_IN), None)
+            if refused is not None:
+                raise Halt(f"{what}, because it does not let us in: {_why(refused)}; correct events.kafka.properties") from error
+            raise later(what, error) from error
+
+    @property
+    def said(self) -> str:
+        """What the client said last of its connections since the last question; empty for nothing."""
+        return _why(self._heard[-1]) if self._heard else ""
 
     def send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:
         failed: list[ArchiverError] = []
@@ -148,3 +237,19 @@ class KafkaTopic:
     def close(self) -> None:
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.poll(0)
+
+
+class _NotAllowed(Halt):
+    """The user may not ask."""
+
+
+def _hear(heard: deque[KafkaError], log: Callable[[KafkaError], None] | None, error: KafkaError) -> None:
+    if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - says nothing that the others do not
+        heard.append(error)
+    if log is not None:
+        log(error)
+
+
+def _why(error: KafkaError) -> str:
+    """Without the broker and the milliseconds, so that what lasts is told alike."""
+    return redacted(_STATE.sub("", error.str().partition(": ")[2] or error.str()))

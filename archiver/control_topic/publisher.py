@@ -19,7 +19,7 @@ from typing import Protocol
 from archiver.control_topic.destination import Destination
 from archiver.control_topic.position import Position, Positions
 from archiver.control_topic.waves import record_of, waves
-from archiver.errors import ArchiverError, OutcomeUnknown
+from archiver.errors import ArchiverError, Corrupted, OutcomeUnknown
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.entries import parse_entry
 from archiver.ledger.event_reader import BEGINNING, EventReader, LedgerEvent, Mark
@@ -199,12 +199,13 @@ class EventPublisher:
         if reader is None or reader.mark != mark or self._log.floor() > mark.next_index:
             reader = self._reader_at(mark)
         if reader is None:
+            reader = EventReader.first(self._log, self._checkpoints)
             _log.error(
                 "the control log does not go on from entry %d, up to which events were published: it is another log, or was trimmed while "
-                "nothing was published. All events that it has are published, those that were before with the ids they had",
+                "nothing was published. All events from entry %d on are published, those that were before with the ids they had",
                 mark.next_index,
+                reader.mark.next_index,
             )
-            reader = EventReader.first(self._log, self._checkpoints)
             position = replace(position, mark=reader.mark)
             self._positions.move(position)
         self._reader, self._mark = reader, reader.mark
@@ -216,13 +217,31 @@ class EventPublisher:
             return EventReader()
         reader = EventReader.newest(self._log, self._checkpoints)
         if reader.mark.next_index > mark.next_index:
-            before = self._log.read(mark.next_index - 1, 1) if self._log.floor() < mark.next_index else []
-            fits = bool(before) and parse_entry(before[0].index, before[0].data).id == mark.last_id
-            return EventReader(mark, reader.texts.values()) if fits else None
-        while left := max(0, mark.next_index - reader.mark.next_index):
+            return EventReader(mark, reader.texts.values()) if self._leads_to(mark, reader) else None
+        return reader if self._pass_to(reader, mark.next_index) and reader.mark == mark else None
+
+    def _leads_to(self, mark: Mark, later: EventReader) -> bool:
+        """Whether the log goes from the mark to where the other reader stands: by the id of the entry before the mark, or, where others
+        have trimmed just that one, by all that come after it.
+        """
+        floor = self._log.floor()
+        if floor < mark.next_index:
+            before = self._log.read(mark.next_index - 1, 1)
+            return bool(before) and parse_entry(before[0].index, before[0].data).id == mark.last_id
+        if floor > mark.next_index:
+            return False
+        trial = EventReader(mark, later.texts.values())
+        try:
+            return self._pass_to(trial, later.mark.next_index) and trial.mark == later.mark
+        except Corrupted:
+            return False  # of an epoch that nobody started behind the mark
+
+    def _pass_to(self, reader: EventReader, index: int) -> bool:
+        """Let the reader pass everything up to there; whether the log has so much."""
+        while left := max(0, index - reader.mark.next_index):
             if not self._pass(reader, min(READ_ENTRIES, left)):
-                return None
-        return reader if reader.mark == mark else None
+                return False
+        return True
 
     def _pass(self, reader: EventReader, entries_max: int) -> int:
         """Take in what was published, or is not to be; how many entries that were."""

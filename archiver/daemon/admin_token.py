@@ -12,6 +12,7 @@ from pathlib import Path
 from archiver.errors import Halt, RetryLater
 from archiver.ids import IdSource
 from archiver.redaction import hide
+from archiver.settings_daemon import TOKEN_MIN
 
 TOKEN_BYTES = 32
 _TEXT_BYTES_MAX = 4096
@@ -25,7 +26,7 @@ def token_path(metadata: Path) -> Path:
 def ensure_token(path: Path, ids: IdSource) -> str:
     """The token in the file, which is made with a new one if it is absent; of several processes that begin at once, one wins.
 
-    Raises `Halt` if others can read it, or it is empty; `RetryLater` if it can be neither read nor made.
+    Raises `Halt` if others can read it, or guess it; `RetryLater` if it can be neither read nor made.
     """
     try:
         if not path.exists():
@@ -36,8 +37,8 @@ def ensure_token(path: Path, ids: IdSource) -> str:
             text = file.read(_TEXT_BYTES_MAX).decode("ascii", "replace").strip()
     except OSError as error:
         raise RetryLater(f"the administration token {path} can be neither read nor made: {error.strerror}") from error
-    if not text:
-        raise Halt(f"{path} is empty; delete it and a new token is made")
+    if len(text) < TOKEN_MIN:
+        raise Halt(f"{path} holds fewer than {TOKEN_MIN} characters, which others could guess; delete it and a new token is made")
     hide([text])
     return text
 

@@ -6,11 +6,8 @@ killed, the JVM died) is `RetryLater`: archives that were stored meanwhile are m
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
@@ -21,12 +18,11 @@ from archiver.errors import Halt, RetryLater
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.jobs.worker import refine_batches
-from archiver.spark_session import Pulse
-from archiver.spark_worker import same_version, unfit
+from archiver.spark_watch import JobWatch, Pulse
+from archiver.spark_worker import same_version, shortage, unfit
 
 JOB_TIMEOUT_S = 3600.0
 """A job is cancelled after this time, unless the settings give another."""
-_CANCEL_EVERY_S = 0.5
 _JOB_TAG = "archiver-refine"
 
 
@@ -66,7 +62,7 @@ class SparkRefiner:
 
     def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
         pulse = self._answering()
-        watch = _Watch(session, self._timeout_s, pulse)
+        watch = JobWatch(session, _JOB_TAG, self._timeout_s, pulse)
         try:
             with pulse, watch:
                 # One row per bundle. Only descriptors are distributed by this; a bundle's number is its Spark partition.
@@ -74,6 +70,8 @@ class SparkRefiner:
                 frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
                 answers = frame.select("task").mapInArrow(same_version(refine_batches), "result binary").collect()
         except PythonException as error:
+            if short_of := shortage(error):
+                raise RetryLater(f"a worker ran short of something, the next run repeats the job: {short_of}") from error
             why = unfit(error) or f"a worker could not do its task; it needs the same packages as the driver: {_last_line(error)}"
             raise Halt(why) from error
         except (PySparkException, Py4JError, OSError, EOFError) as error:
@@ -89,52 +87,6 @@ class SparkRefiner:
                 ) from error
             raise RetryLater(f"the refinement job failed, the next run repeats it: {_first_line(error)}") from error
         return [bytes(answer["result"]) for answer in answers]
-
-
-class _Watch:
-    """Cancels what the thread that enters it starts on Spark, when the time is up."""
-
-    def __init__(self, session: SparkSession, timeout_s: float, pulse: Pulse) -> None:
-        # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel nothing.
-        context = session.sparkContext if hasattr(session, "sparkContext") else None
-        self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
-        self._cancel: Callable[[str], object] = session.interruptTag if context is None else context.cancelJobsWithTag
-        self._remove: Callable[[str], object] = session.removeTag if context is None else context.removeJobTag
-        self._timeout_s = timeout_s
-        self._pulse = pulse
-        self._done = threading.Event()
-        self.overdue = False
-        self._thread = threading.Thread(target=self._cancel_late, name="refine-watch", daemon=True)
-        # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both calls.
-        remote: Any = session
-        patience_s = timeout_s + min(timeout_s, pulse.timeout_s)
-        self._leave = threading.Timer(patience_s, lambda: None if context else remote.client.close())
-        self._leave.daemon = True
-
-    def __enter__(self) -> None:
-        self._add(_JOB_TAG)
-        self._thread.start()
-        self._leave.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._leave.cancel()
-        self._done.set()
-        self._thread.join(_CANCEL_EVERY_S)
-        with contextlib.suppress(PySparkException, Py4JError, OSError):  # The JVM may be gone, and the tag with it.
-            self._remove(_JOB_TAG)
-
-    def _cancel_late(self) -> None:
-        wait_s, cancelled_s = self._timeout_s, 0.0
-        while not self._done.wait(wait_s):
-            if self.overdue:
-                cancelled_s += wait_s
-            if cancelled_s > self._pulse.timeout_s:
-                self._pulse.kill()  # It answers, but the job does not end; a task may hang.
-                return
-            self.overdue = True
-            wait_s = _CANCEL_EVERY_S  # A job that starts only now is not met by the first call.
-            with contextlib.suppress(PySparkException, Py4JError, OSError):
-                self._cancel(_JOB_TAG)
 
 
 def _result_of(plan: Plan, found: dict[object, PlanResult]) -> PlanResult:

@@ -21,6 +21,9 @@ _armed_with: list[str] = [""]
 
 def refine_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The function for `mapInArrow`: rows with a column `task` in, rows with a column `result` out, one per plan."""
+    # Arrow would import it in the middle of a plan, where missing memory would break it for good.
+    import pandas  # type: ignore[import-untyped]  # noqa: F401
+
     for batch in batches:
         for cell in batch.column("task"):
             task = unpack_task(cell.as_py())

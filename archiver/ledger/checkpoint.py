@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from archiver.errors import Corrupted, Halt
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.state import FORMAT, restore, state_of
+from archiver.ledger.state import FORMAT, restored, state_of
 from archiver.log.checkpoints import KEPT, Checkpoints, seal, unseal
 from archiver.log.store import Log
 from archiver.objects.store import ObjectStore
@@ -26,35 +26,24 @@ MAGIC = b"archiver.ledger1"
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """The state before the entry at `index`."""
+    """The state before the entry at `index`. Whoever goes on from it takes its fold, and it is a checkpoint no more."""
 
-    message: pb.LedgerState
-
-    @classmethod
-    def of(cls, fold: LedgerFold) -> LedgerCheckpoint:
-        """The state of a fold as it is now."""
-        return cls(state_of(fold))
+    fold: LedgerFold
 
     @property
     def index(self) -> int:
         """The first entry that is not in it."""
-        return self.message.next_index
+        return self.fold.next_index
 
     @property
     def last_id(self) -> bytes | None:
         """The id of the entry that it took in last."""
-        return self.message.last_id or None
-
-    def fold(self) -> LedgerFold:
-        """A fold that goes on from here."""
-        made = LedgerFold()
-        restore(made, self.message)
-        return made
+        return self.fold.last_id or None
 
 
-def encode(checkpoint: LedgerCheckpoint) -> bytes:
-    """The object of a checkpoint."""
-    return seal(MAGIC, checkpoint.message.SerializeToString(deterministic=True))
+def encode(fold: LedgerFold) -> bytes:
+    """The object of a checkpoint: the state of the fold as it is now."""
+    return seal(MAGIC, state_of(fold).SerializeToString(deterministic=True))
 
 
 def decode(data: bytes, where: str) -> LedgerCheckpoint:
@@ -65,9 +54,7 @@ def decode(data: bytes, where: str) -> LedgerCheckpoint:
         raise Corrupted(f"checkpoint {where} is not the state of the ledger") from error
     if message.format != FORMAT:
         raise Halt(f"checkpoint {where} has the format {message.format}, this version knows {FORMAT}; upgrade before reading this log")
-    found = LedgerCheckpoint(message)
-    found.fold()  # one that contradicts itself is as good as none, and an older one takes its place
-    return found
+    return LedgerCheckpoint(restored(message))
 
 
 class LedgerCheckpoints(Checkpoints[LedgerCheckpoint]):

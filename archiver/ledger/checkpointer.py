@@ -5,8 +5,9 @@ Order of writes, each step only after the one before it was read back and compar
 1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows from the log and the settings.
 2. The checkpoint is stored. From here on a reader may start from it. What it replaces is still in the log, so readers agree whichever way
    they came by the state. A crash here leaves a log that is longer than it need be.
-3. The log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one costs time and no data. One
-   entry more is kept: its id shows that the checkpoint is of this log. Nothing is trimmed that somebody still has to read (`needed_from`).
+3. At the end of a run the log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one costs time
+   and no data. One entry more is kept: its id shows that the checkpoint is of this log. Nothing is trimmed that somebody still has to read
+   (`needed_from`).
 
 A checkpoint is a function of the log, so it does no harm if several processes make it at once, leaders or not, or one that slept goes on
 where it was: it meets its own bytes. Fencing is the store's: an append below the floor is refused (rule L1).
@@ -20,7 +21,7 @@ from collections.abc import Callable
 
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
-from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints, encode
+from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.log.checkpoints import KEPT
@@ -92,30 +93,28 @@ class LedgerCheckpointer:
         made: list[int] = []
         try:
             newest = self._checkpoints.start(self._log)
-            fold, span, size = newest.fold() if newest else LedgerFold(), Span(self._settings), 0
+            fold, span, size = newest.fold if newest else LedgerFold(), Span(self._settings), 0
             reached = fold.next_index
             for entry in entries_from(self._log, fold.next_index):
                 fold.apply(entry.index, entry.data)
                 size += len(entry.data)
                 if not span.add(len(entry.data)):
                     continue
-                self._store(LedgerCheckpoint.of(fold))
+                self._store(fold)
                 made.append(fold.next_index)
                 reached, size = fold.next_index, 0
-                self._trim()
                 if len(made) == CHECKPOINTS_PER_RUN_MAX:
                     size = self._settings.checkpoint_bytes  # how much is left was not read: the next run looks
                     break
             self._leader.know(reached, size)
         except Trimmed as error:
             _log.info("others made checkpoints meanwhile: %s", error)
-        if not made:
-            self._trim()  # whoever made the last one may have been stopped before
+        self._trim()  # also where nothing was made: whoever made the last one may have been stopped before
         return made
 
-    def _store(self, checkpoint: LedgerCheckpoint) -> None:
+    def _store(self, fold: LedgerFold) -> None:
         """Store the checkpoint, or take the one that is there; it reads back as the state it was made of."""
-        data, key = encode(checkpoint), self._checkpoints.key(checkpoint.index)
+        data, key = encode(fold), self._checkpoints.key(fold.next_index)
         failpoints.reach("ledger-checkpoint.upload.before")
         try:
             create_once(self._checkpoints.objects, key, data)
@@ -126,7 +125,7 @@ class LedgerCheckpointer:
                     "log was used with this data folder. Find out which; if it is damaged, delete it and it is made again. The log is not "
                     "trimmed until then"
                 ) from error
-        if encode(LedgerCheckpoint.of(self._checkpoints.load(checkpoint.index).fold())) != data:
+        if encode(self._checkpoints.load(fold.next_index).fold) != data:
             raise Corrupted(f"{self._checkpoints.objects.uri(key)} does not read back as it was made; the log is not trimmed")
         failpoints.reach("ledger-checkpoint.upload.after")
 

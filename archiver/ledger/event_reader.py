@@ -81,8 +81,8 @@ class EventReader:
     @classmethod
     def behind(cls, checkpoint: LedgerCheckpoint) -> EventReader:
         """A reader that stands where the checkpoint does."""
-        state = checkpoint.message
-        return cls(Mark(state.next_index, state.last_id, state.epoch), state.texts)
+        fold = checkpoint.fold
+        return cls(Mark(fold.next_index, fold.last_id, fold.epoch), fold.texts.values())
 
     @classmethod
     def first(cls, log: Log, checkpoints: LedgerCheckpoints) -> EventReader:

@@ -19,7 +19,6 @@ from archiver.ids import IdSource, new_entry_id
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.formats import format_of
-from archiver.ledger.state import restore
 from archiver.log.reading import entries_from
 from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
@@ -124,8 +123,8 @@ class Leader:
     def _start(self) -> None:
         newest = None if self._checkpoints is None else self._checkpoints.start(self._log)
         if newest is not None and newest.index > self.fold.next_index:
-            restore(self.fold, newest.message)
             self.checkpoint_index, self.bytes_since = newest.index, 0
+            self.fold.become(newest.fold)
         self._unread = False
 
     def _apply(self, index: int, data: bytes) -> None:

@@ -50,13 +50,12 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
     )
 
 
-def restore(fold: LedgerFold, message: pb.LedgerState) -> None:
-    """Make `fold` what `message` says, whatever it was. Raises `Corrupted` if that contradicts itself; the fold is then unchanged."""
+def restored(message: pb.LedgerState) -> LedgerFold:
+    """A fold that goes on from what `message` says. Raises `Corrupted` if that contradicts itself."""
     try:
-        made = _restored(message)
+        return _restored(message)
     except (LookupError, ValueError) as error:
         raise Corrupted(f"the state of the control log before entry {message.next_index} contradicts itself: {error}") from error
-    fold.become(made)
 
 
 def _restored(message: pb.LedgerState) -> LedgerFold:

@@ -4,19 +4,22 @@ An object is a file of that path below the root. It is written and synced in a s
 name: the link is atomic and fails if the name is taken, which is the conditional create. Then the folder is synced, and once per process
 every folder above it, so that a returned `create` survives a power cut.
 
-Must never show a half-written object, replace an object, or follow a key out of the root. Folders stay when their last object goes.
-One key cannot be the folder of another (`a` and `a/b`). Network file systems are not supported.
+Must never show a half-written object, replace an object, or follow a key out of the root, not by a symbolic link either: whoever put one
+there could else have files read and written that are not ours. Only the root itself may be a link to anywhere. Folders stay when their last
+object goes. One key cannot be the folder of another (`a` and `a/b`). Network file systems are not supported.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import BinaryIO, Final, TypeVar
 
 import pyarrow as pa
 
@@ -47,6 +50,7 @@ class LocalObjectStore:
         if not root.is_absolute():
             raise InvalidInput(f"the data folder {root} must be an absolute path")
         self.root = root
+        self._real_root: str | None = None
         self._spool = Spool(root / RESERVED)
         self._durable: set[Path] = set()
         self._durable_lock = threading.Lock()
@@ -107,17 +111,22 @@ class LocalObjectStore:
 
     def read(self, key: str) -> bytes:
         """The whole object."""
-        path = self._path(key)
-        return self._reading(key, path.read_bytes)
+        check_key(key)
+
+        def read() -> bytes:
+            with self._open(key) as file:
+                return file.read()
+
+        return self._reading(key, read)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`, cut at the object's end; a negative `start` before the object's begin means its begin."""
         if length < 0:
             raise InvalidInput(f"cannot read {length} bytes of object {key}")
-        path = self._path(key)
+        check_key(key)
 
         def read() -> bytes:
-            with path.open("rb") as file:
+            with self._open(key) as file:
                 size = os.fstat(file.fileno()).st_size
                 file.seek(max(0, size + start) if start < 0 else start)
                 return file.read(length)
@@ -149,14 +158,15 @@ class LocalObjectStore:
         check_prefix(prefix)
         self._check_cluster()
         folder, _, _ = prefix.rpartition("/")
+        self._refuse_way_out(folder)
         return self._walk(f"{folder}/" if folder else "", prefix)
 
     def delete(self, key: str) -> None:
         """As the Protocol says. Not synced: after a power cut the object may be back, which harms nothing."""
-        path = self._path(key)
+        check_key(key)
+        path = self.root / key
+        self._refuse_way_out(key.rpartition("/")[0])
         self._check_cluster()
-        if not path.parent.resolve().is_relative_to(self.root.resolve()):
-            raise Halt(f"object {key} was not deleted: a link leads it to {path.parent.resolve()}, out of the data folder {self.root}")
 
         def remove() -> None:
             if path.is_file():
@@ -166,7 +176,44 @@ class LocalObjectStore:
 
     def _path(self, key: str) -> Path:
         check_key(key)
+        self._refuse_way_out(key)
         return self.root / key
+
+    def _open(self, key: str) -> BinaryIO:
+        """To be read. The kernel tells in one call what a walk over all folders would: whether a link was followed."""
+        try:
+            file = io.BufferedReader(io.FileIO(f"{self.root}/{key}"))
+        except OSError:
+            self._refuse_way_out(key)
+            raise
+        try:
+            if self._real_root is None:
+                self._real_root = os.path.realpath(self.root)
+            if not _is_at(file, f"{self._real_root}/{key}"):
+                self._refuse_way_out(key)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _refuse_way_out(self, key: str) -> None:
+        """Raise `Halt` if a link takes the key, or the folder of keys, out of the root."""
+        at = str(self.root)
+        for component in key.split("/"):
+            at = f"{at}/{component}"
+            try:
+                mode = os.lstat(at).st_mode
+            except OSError:
+                return  # what is not there leads nowhere; anything else is for whoever opens it
+            if stat.S_ISLNK(mode):
+                break
+        else:
+            return
+        real = os.path.realpath(self.root / key)
+        if not Path(real).is_relative_to(os.path.realpath(self.root)):
+            raise Halt(
+                f"the link {at} leads to {real}, out of the data folder {self.root}; nothing is read, written or deleted there. Take it out"
+            )
 
     def _refuse_existing(self, key: str, path: Path) -> None:
         """Spare the upload of what cannot be stored; the link decides."""
@@ -268,6 +315,7 @@ class LocalObjectStore:
     def _spooling(self, work: Callable[[], _T]) -> _T:
         try:
             self._check_cluster()
+            self._refuse_way_out(RESERVED)
             self._make_durable(self.root)
             return work()
         except (NotADirectoryError, FileExistsError) as error:
@@ -301,6 +349,14 @@ def _not_applied(key: str, error: OSError) -> ArchiverError:
     if error.errno in _TRANSIENT or isinstance(error, FileNotFoundError):
         return RetryLater(f"object {key}: {error.strerror}; nothing was stored")
     return Halt(f"object {key}: {error.strerror}; check that the data folder is writable for this user and allows hard links")
+
+
+def _is_at(file: BinaryIO, path: str) -> bool:
+    """Whether the open file lies there, and not behind a link; False where the system does not tell."""
+    try:
+        return os.readlink(f"/proc/self/fd/{file.fileno()}") == path  # noqa: PTH115 - for every small read
+    except OSError:
+        return False
 
 
 def _sync(path: Path) -> None:

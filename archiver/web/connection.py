@@ -1,6 +1,6 @@
 """One connection of the port, with an end to everybody's patience.
 
-Adds to the server's protocol what it lacks: a bound on connections, on the time that the head of a request may take, also if its bytes
+Adds to the server's protocol what it lacks: a bound on the time that the head of a request may take, also if its bytes
 trickle in, and on the time that an answer may lie unread. Between two requests a connection may rest for as long as the server's
 keep-alive says: a sender that finds its connection closed cannot know what became of its records.
 """
@@ -11,8 +11,6 @@ import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-CONNECTIONS_MAX = 2000
-"""Further ones are closed at once. Each takes a file descriptor."""
 HEAD_S = 10.0
 """For the head of a request, from its first byte on (the first one of a connection: from its beginning on); and for the rest of a body that
 was refused."""
@@ -29,10 +27,7 @@ class PatientConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
         """A client is there."""
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-        else:
-            self._await_head()
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from archiver.errors import Halt
 from archiver.settings_daemon import HttpTlsSettings
 from archiver.web.connection import PatientConnection
+from archiver.web.listener import PatientLoop, listening
 from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class WebServer:
 
     def _serve_once(self) -> None:
         """Until it is told to stop; raises `OSError` if the address cannot be had."""
-        with _listening(*self._wanted) as listener:
+        with listening(*self._wanted, BACKLOG) as listener:
             server = uvicorn.Server(self._config())
             with self._lock:
                 if self._stopping.is_set():
@@ -106,7 +107,7 @@ class WebServer:
             _log.info("listening on %s:%d", *self._address)
             self._tried.set()
             try:
-                with asyncio.Runner() as runner:
+                with asyncio.Runner(loop_factory=PatientLoop) as runner:
                     runner.run(self._until_told(server, listener))
             finally:
                 with self._lock:
@@ -140,17 +141,3 @@ class WebServer:
             config.load()  # It would make a context of its own, which never looks at its files again.
             config.ssl = self._tls.context()
         return config
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens on the first address of that name."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)  # Here, so that a port that somebody else listens on is found out before it is served.
-    except OSError:
-        listener.close()
-        raise
-    return listener

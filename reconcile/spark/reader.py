@@ -10,7 +10,6 @@ stay as they are. A file that cannot be read does not stop the others: it comes 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -25,8 +24,9 @@ from pyspark.sql.types import StructType
 from archiver.errors import Halt, RetryLater
 from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema, arrow_schema
-from archiver.spark_session import Pulse, parallelism
-from archiver.spark_worker import same_version, unfit
+from archiver.spark_session import parallelism
+from archiver.spark_watch import JobWatch, Pulse
+from archiver.spark_worker import same_version, shortage, unfit
 from reconcile.coverage import Range
 from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
 from reconcile.spark.intake_digests import digest_batches
@@ -187,31 +187,22 @@ class SparkRows:
         """
         with self._turn("a deep audit"), _apart(self._session(), self._answering()) as session:
             pulse = self._answering()
-            overdue = threading.Event()
-
-            def cancel() -> None:
-                overdue.set()
-                with contextlib.suppress(PySparkException, Py4JError, OSError):
-                    _cancel(session)
-
-            timer = threading.Timer(self._timeout_s, cancel)
-            timer.daemon = True
+            watch = JobWatch(session, _TAG, self._timeout_s, pulse)
             try:
-                with pulse, _tagged(session):
-                    timer.start()
+                with pulse, watch:
                     return ask(session)
             except (PySparkException, Py4JError, OSError, EOFError) as error:
-                if overdue.is_set():
-                    raise RetryLater(f"a job of the deep audit was cancelled after spark.job_timeout = {self._timeout_s:g} s") from error
                 if pulse.silent:
                     raise RetryLater(
                         f"the JVM of spark gave no sign of life for {pulse.timeout_s:g} s and was killed; audit again"
                     ) from error
+                if watch.overdue:
+                    raise RetryLater(f"a job of the deep audit was cancelled after spark.job_timeout = {self._timeout_s:g} s") from error
                 if why := unfit(error):
                     raise Halt(why) from error
+                if short_of := shortage(error):
+                    raise RetryLater(f"a worker ran short of something while it audited, audit again: {short_of}") from error
                 raise _Unreadable(f"spark could not read it: {_told(error)}") from error
-            finally:
-                timer.cancel()
 
 
 class _Unreadable(RetryLater):
@@ -279,10 +270,13 @@ def _apart(shared: Any, pulse: Pulse) -> Iterator[SparkSession]:
     """A session with settings of its own. A Spark Connect server keeps its copy until it is told that nobody needs it."""
     connect = not hasattr(shared, "newSession")
     try:
-        with pulse:
-            if connect:
-                shared.conf.get("spark.sql.session.timeZone")  # a session that nothing was asked of is not there yet
-            session = shared.cloneSession() if connect else shared.newSession()
+        if connect:
+            from archiver import spark_connect
+
+            session = spark_connect.apart(shared)
+        else:
+            with pulse:
+                session = shared.newSession()
     # Spark Connect lets errors of gRPC through as they are; nothing has begun, whatever it is.
     except Exception as error:
         raise RetryLater(f"spark was lost before a job of the deep audit began: {_told(error)}") from error
@@ -290,28 +284,7 @@ def _apart(shared: Any, pulse: Pulse) -> Iterator[SparkSession]:
         yield session
     finally:
         if connect:
-            with contextlib.suppress(Exception):  # it ends there by itself in time
-                session.client.release_session()
-                session.client.close()
-
-
-@contextlib.contextmanager
-def _tagged(session: SparkSession) -> Iterator[None]:
-    """What this thread starts on Spark can be cancelled by `_cancel`."""
-    context = session.sparkContext if hasattr(session, "sparkContext") else None
-    (session.addTag if context is None else context.addJobTag)(_TAG)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(PySparkException, Py4JError, OSError):  # the JVM may be gone, and the tag with it
-            (session.removeTag if context is None else context.removeJobTag)(_TAG)
-
-
-def _cancel(session: SparkSession) -> None:
-    if hasattr(session, "sparkContext"):
-        session.sparkContext.cancelJobsWithTag(_TAG)
-    else:
-        session.interruptTag(_TAG)
+            spark_connect.end(session)
 
 
 def _chunks(files: Sequence[RowFile], bytes_max: int) -> Iterator[list[RowFile]]:

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from archiver import failpoints
+from tests.support import kafka_fixtures
 from tests.support.kafka_log import replace_in_batch
 from tests.support.kafka_server import KafkaServer
 from tests.support.mirror_process import site_of
@@ -25,12 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTITIONS = 3
 STEPS = ("writer.upload.before", "writer.upload.after", "writer.append.before", "writer.append.after")
 """Where the process dies: before and after each thing that a piece makes."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
+server = kafka_fixtures.server
 
 
 def command(root: Path, server: KafkaServer, topic: str) -> list[str]:

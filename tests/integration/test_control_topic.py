@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from archiver.control_topic.waves import TopicRecord
 from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.memory import MemoryObjectStore
+from tests.support import kafka_fixtures
 from tests.support.control_topic import LedgerWriter, Rig, check_is_ledger, events_of, raw_stream, seen_in, settings_of
 from tests.support.event_judge import CURRENT, judge
 from tests.support.kafka_server import KafkaServer
@@ -31,17 +32,7 @@ from tests.support.publisher_process import rig_in
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PARTITIONS = 3
 CLOCK = SystemClock()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(server: KafkaServer) -> Cluster:
-    return Cluster(server.brokers)
+server, cluster = kafka_fixtures.server, kafka_fixtures.cluster
 
 
 @pytest.fixture

@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 from archiver.clock import SystemClock
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
-from tests.support.foreign_spark import ForeignSpark, Refused, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
+from tests.support.foreign_spark import ForeignSpark, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
 from tests.support.reconciling import archived, fixed, left, metadata_location, reconciled
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.spark_process import Refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

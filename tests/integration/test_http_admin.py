@@ -38,9 +38,9 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         ("Bearer", 401),
         ("Bearer   ", 401),
         ("Bearer correct", 403),
-        ("Bearer correct horse ", 200),
-        ("bearer correct horse", 200),
-        ("Bearer correct horses", 403),
+        ("Bearer correct horse battery ", 200),
+        ("bearer correct horse battery", 200),
+        ("Bearer correct horse batteries", 403),
         ("Bearer \xff", 403),
     ],
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.web import connection
+from archiver.web import connection, listener
 from archiver.web.app import create_app
 from archiver.web.connection import PatientConnection
 from archiver.web.server import WebServer
@@ -310,7 +310,7 @@ def test_an_answer_that_nobody_reads_is_not_kept(daemon: Daemon, monkeypatch: py
 
 
 def test_too_many_connections_are_closed(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 3)
     clients = [socket.create_connection(daemon.address, timeout=PATIENCE_S) for _ in range(5)]
     try:
         closed = 0

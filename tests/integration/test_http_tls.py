@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import ssl
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from archiver.errors import ConfigInvalid, Halt
 from archiver.settings import load_settings
 from archiver.settings_daemon import HttpSettings, HttpTlsSettings
+from archiver.web import listener
 from archiver.web.app import create_app
 from archiver.web.server import WebServer
 from archiver.web.tls import client_context
@@ -228,6 +230,71 @@ def test_a_connection_that_rests_does_not_hold_up_the_end(daemon: Daemon, certif
         assert time.monotonic() - began < 20
     finally:
         resting.close()
+
+
+def is_ended(client: socket.socket, within_s: float = 0.0) -> bool:
+    """Whether the server closes it in that time."""
+    client.settimeout(within_s)
+    try:
+        return client.recv(1) == b""
+    except (BlockingIOError, TimeoutError):
+        return False
+    except ConnectionError:
+        return True
+
+
+MOST = 20
+SILENCES = [b"", b"\x16\x03\x01\x02\x00\x01"]
+"""Nothing, and the beginning of a handshake."""
+
+
+@pytest.mark.parametrize("said", SILENCES)
+def test_whoever_does_not_shake_hands_counts(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", MOST)
+    monkeypatch.setattr(listener, "HEAD_S", 10 * PATIENCE_S)
+    context = believing(certificates.authority)
+    with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon, contextlib.ExitStack() as open_until_the_end:
+
+        def more(count: int) -> list[socket.socket]:
+            clients = [open_until_the_end.enter_context(socket.create_connection(daemon.address, PATIENCE_S)) for _ in range(count)]
+            for client in clients:
+                with contextlib.suppress(ConnectionError):
+                    client.sendall(said)
+            return clients
+
+        silent = more(MOST - 1)
+        assert asked(daemon.address, context) == b"HTTP/1.1 200", "there is room for one more"
+        until("somebody silent has taken it", lambda: not is_ended(more(1)[0], within_s=0.3))
+        beyond = more(10)
+        until("what is too many is closed", lambda: all(map(is_ended, beyond)))
+        assert not any(map(is_ended, silent))
+        assert not is_let_in(daemon.address, context)
+        silent[0].close()
+        until("there is room again", lambda: is_let_in(daemon.address, context))
+
+
+@pytest.mark.parametrize("said", SILENCES)
+def test_a_handshake_that_does_not_come_to_its_end_is_not_waited_for(
+    tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """Twice, so that one who is gone but counts for ever would be missed."""
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", MOST)
+    monkeypatch.setattr(listener, "HEAD_S", 0.5)
+    with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon:
+        for _ in range(2):
+            silent = [socket.create_connection(daemon.address, PATIENCE_S) for _ in range(MOST)]
+            try:
+                for client in silent:
+                    with contextlib.suppress(ConnectionError):
+                        client.sendall(said)
+                for client in silent:
+                    assert is_ended(client, within_s=PATIENCE_S)
+                assert asked(daemon.address, believing(certificates.authority)) == b"HTTP/1.1 200"
+            finally:
+                for client in silent:
+                    client.close()
 
 
 def test_a_port_without_a_usable_certificate_is_tried_again(

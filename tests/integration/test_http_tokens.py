@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
+from archiver.errors import ConfigInvalid
 from archiver.settings import load_settings
 from archiver.web import bearer
 from archiver.web.app import create_app
@@ -120,3 +121,18 @@ def test_no_path_of_a_request_becomes_a_path_of_ours(daemon: Daemon, topic: str)
     assert reply.status in (400, 404), reply.body
     assert reply.headers["content-type"] == "application/json"
     assert not list(daemon.deployment.root.rglob("*evil*"))
+
+
+@pytest.mark.parametrize("key", ["admin_token", "produce_token"])
+def test_a_token_that_could_be_guessed_is_refused(tmp_path: Path, key: str) -> None:
+    deployment = Deployment(tmp_path / "d")
+    deployment.write({**deployment.document(), "http": {key: {"file": "short"}}})
+    told = rf"http\.{key}: has fewer than 16 characters, .*; make one with: openssl rand -hex 32"
+    for guessed in ("", "hunter2\n", "fifteen-letters", "   fifteen-letters   "):
+        (deployment.root / "short").write_text(guessed)
+        with pytest.raises(ConfigInvalid, match=told) as caught:
+            load_settings(deployment.config, {})
+        assert "hunter2" not in str(caught.value)
+        assert "fifteen" not in str(caught.value)
+    (deployment.root / "short").write_text("sixteen-letters!\n")
+    assert getattr(load_settings(deployment.config, {}).http, key) == SecretStr("sixteen-letters!")

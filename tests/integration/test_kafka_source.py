@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -18,21 +18,12 @@ from archiver.java import require_java
 from archiver.settings_kafka import KafkaSourceSettings
 from intake.sources.kafka_client import KafkaClient
 from intake.sources.upstream import Bounds, Place
+from tests.support import kafka_fixtures
 from tests.support.kafka_server import KafkaServer
 from tests.support.mirroring import Cluster, Mirroring, Site, numbered, upstream_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as running:
-        yield running
-
-
-@pytest.fixture
-def cluster(server: KafkaServer) -> Cluster:
-    return Cluster(server.brokers)
+server, cluster = kafka_fixtures.server, kafka_fixtures.cluster
 
 
 @pytest.fixture

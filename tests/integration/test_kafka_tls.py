@@ -1,21 +1,45 @@
-"""A Kafka cluster over TLS: whoever signed its certificate must be believed, and the name must be its own; nothing switches that off."""
+"""A Kafka cluster over TLS, for a source and for the control topic: whoever signed its certificate must be believed, and the name must be
+its own; with a password the same connection also says who we are.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr
 
+from archiver.clock import SystemClock
+from archiver.control_topic.kafka_topic import KafkaTopic
+from archiver.control_topic.waves import TopicRecord
 from archiver.errors import ArchiverError
+from archiver.settings_events import ControlTopicSettings
 from archiver.settings_kafka import KafkaSourceSettings
 from intake.sources.kafka_client import KafkaClient
 from tests.support.etcd_certificates import Certificates, make_certificates
 from tests.support.kafka_server import KafkaServer, admin
+from tests.support.mirroring import Cluster
+from tests.support.processes import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+TOPIC = "control"
+PASSWORD = "hush-of-the-broker"
+LOGINS = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_ssl.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f'username="admin" password="admin" user_admin="admin" user_archiver="{PASSWORD}";',
+}
+RECORD = TopicRecord(b"a table", b"an event", (("archiver.id", b"1"),), "an event")
+PATIENCE_S = 30.0
+REFUSED_S = 2.0
+"""The library asks again and again until this is over."""
+Given = dict[str, str | SecretStr]
 
 
-def secured(folder: Path, made: Certificates) -> KafkaServer:
+def secured(folder: Path, made: Certificates, protocol: str = "SSL", **more: object) -> KafkaServer:
     """A broker that speaks TLS with that certificate."""
     store = folder / "store.pem"
     store.write_bytes(made.server_key.read_bytes() + made.server.read_bytes())
@@ -23,62 +47,94 @@ def secured(folder: Path, made: Certificates) -> KafkaServer:
         "ssl.keystore.type": "PEM", "ssl.keystore.location": store, "ssl.truststore.type": "PEM", "ssl.truststore.location": made.authority,
         "ssl.endpoint.identification.algorithm": "",
     }  # fmt: skip
-    return KafkaServer(folder / "server", settings, "SSL")
+    return KafkaServer(folder / "server", settings | more, protocol)
 
 
-def topics(server: KafkaServer, **properties: str) -> list[str]:
+def source(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaClient:
+    return KafkaClient(KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=within_s))
+
+
+def control_topic(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaTopic:
+    settings = ControlTopicSettings(
+        brokers=server.brokers, topic=TOPIC, properties=given, request_timeout=within_s, delivery_timeout=PATIENCE_S
+    )
+    return KafkaTopic(settings, SystemClock())
+
+
+def topics(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> list[str]:
     """As a source sees them; raises what it would meet."""
-    given = {"security.protocol": "SSL", **{name.replace("_", "."): value for name, value in properties.items()}}
-    client = KafkaClient(KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=5))
+    client = source(server, given, within_s)
     try:
         return client.topics()
     finally:
         client.close()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(240)
+def described(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> list[str]:
+    """The control topic, if it is seen; raises what the publisher would meet."""
+    client = control_topic(server, given, within_s)
+    try:
+        return [TOPIC] if client.topic_id(lambda: False) else []
+    finally:
+        client.close()
+
+
+def nobody_believes(server: KafkaServer, given: Given) -> None:
+    def refused(ask: Callable[[KafkaServer, Given, float], list[str]]) -> str:
+        with pytest.raises(ArchiverError) as told:
+            ask(server, given, REFUSED_S)
+        return str(told.value)
+
+    with ThreadPoolExecutor() as both:
+        assert not [told for told in both.map(refused, (topics, described)) if "hush" in told]
+
+
 def test_a_cluster_is_believed_by_its_authority_and_its_name_alone(tmp_path: Path) -> None:
     made, other = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "other")
     with secured(tmp_path, made) as server:
-        trusting = {"ssl_ca_location": str(made.authority)}
-        assert topics(server, **trusting) == []
-        for untrusting in ({}, {"ssl_ca_location": str(other.authority)}):
-            with pytest.raises(ArchiverError):
-                topics(server, **untrusting)
-        with pytest.raises(ArchiverError):
-            topics(server, security_protocol="PLAINTEXT")
-        assert admin(server, security_protocol="SSL", **trusting).list_topics(timeout=30).brokers, "it is there all the time"
+        trusting: Given = {"security.protocol": "SSL", "ssl.ca.location": str(made.authority)}
+        cluster = Cluster(server.brokers, security_protocol="SSL", ssl_ca_location=str(made.authority))
+        cluster.create(TOPIC)
+        assert TOPIC in topics(server, trusting)
+        assert described(server, trusting) == [TOPIC]
+        for untrusting in ({}, {"ssl.ca.location": str(other.authority)}):
+            nobody_believes(server, {"security.protocol": "SSL", **untrusting})
+        nobody_believes(server, {})
+        assert cluster.admin.list_topics(timeout=30).brokers, "it is there all the time"
     (tmp_path / "elsewhere").mkdir()
     made = make_certificates(tmp_path / "elsewhere" / "tls", host="127.0.0.2")
     with secured(tmp_path / "elsewhere", made) as server:
-        trusting = {"ssl_ca_location": str(made.authority)}
-        with pytest.raises(ArchiverError):
-            topics(server, **trusting)
-        unnamed = {**trusting, "ssl_endpoint_identification_algorithm": "none"}
+        authority = str(made.authority)
+        nobody_believes(server, {"security.protocol": "SSL", "ssl.ca.location": authority})
+        unnamed = {"ssl_ca_location": authority, "ssl_endpoint_identification_algorithm": "none"}
         assert admin(server, security_protocol="SSL", **unnamed).list_topics(timeout=30).brokers, "only its name is wrong"
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("enable.ssl.certificate.verification", False),
-        ("enable.ssl.certificate.verification", "FALSE"),
-        ("enable.ssl.certificate.verification", 0),
-        ("enable.ssl.certificate.verification", ""),
-        ("ssl.endpoint.identification.algorithm", "none"),
-        ("ssl.endpoint.identification.algorithm", ""),
-    ],
-)
-def test_no_property_makes_a_client_believe_anybody(key: str, value: Any) -> None:
-    given = {"security.protocol": "SASL_SSL", key: value}
-    with pytest.raises(ValidationError, match=f"{key} would let anybody be the cluster; take it out"):
-        KafkaSourceSettings.model_validate({"brokers": "b:1", "topics": "x", "properties": given})
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("enable.ssl.certificate.verification", True), ("ssl.endpoint.identification.algorithm", "https")]
-)
-def test_what_is_so_anyway_may_be_written(key: str, value: Any) -> None:
-    given = {"security.protocol": "SSL", key: value}
-    assert KafkaSourceSettings.model_validate({"brokers": "b:1", "topics": "x", "properties": given}).client()[key] == str(value).lower()
+def test_a_password_goes_over_tls_and_records_come_and_go(tmp_path: Path) -> None:
+    made, other = make_certificates(tmp_path / "ours"), make_certificates(tmp_path / "other")
+    given: Given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": "archiver",
+        "sasl.password": SecretStr(PASSWORD),
+        "ssl.ca.location": str(made.authority),
+    }
+    with secured(tmp_path, made, "SASL_SSL", **LOGINS) as server:
+        as_text = {name: value.get_secret_value() if isinstance(value, SecretStr) else value for name, value in given.items()}
+        Cluster(server.brokers, **as_text).create(TOPIC)
+        publisher = control_topic(server, given)
+        try:
+            publisher.send([RECORD], lambda: False)
+        finally:
+            publisher.close()
+        mirror = source(server, given)
+        try:
+            mirror.read({(TOPIC, 0): (0, None)})
+            found = until("the record is there", lambda: mirror.poll(10, 0.5).values)
+            assert found == [RECORD.value]
+        finally:
+            mirror.close()
+        nobody_believes(server, given | {"sasl.password": SecretStr("hush-of-somebody-else")})
+        nobody_believes(server, given | {"ssl.ca.location": str(other.authority)})
+        without = {name: value for name, value in given.items() if not name.startswith("sasl.")}
+        nobody_believes(server, without | {"security.protocol": "SSL"})

@@ -175,4 +175,4 @@ def test_properties(tmp_path: Path) -> None:
     assert (found["spark.master"], found["spark.driver.memory"]) == ("local[3]", "3g")
     assert (found["spark.ui.enabled"], found["spark.x"]) == ("true", "y")
     assert found["spark.driver.bindAddress"] == found["spark.driver.host"] == "127.0.0.1"
-    assert "spark.driver.host" not in properties(SparkSettings(master="spark://host:7077"), tmp_path)
+    assert "spark.driver.host" not in properties(SparkSettings(master="spark://host:7077", allow_insecure=True), tmp_path)

@@ -71,10 +71,15 @@ def fill(deployment: Deployment) -> None:
 
 def made_here(deployment: Deployment, root: Path) -> dict[str, bytes]:
     """The archives that a process without Spark makes of the same log, in a copy of the folder."""
-    shutil.copytree(deployment.root, root)
-    with Driver(Deployment(root, overrides=deployment.overrides | {"spark": {}})) as driver:
+    with Driver(copied(deployment, root)) as driver:
         driver.archive()
     return archives(root)
+
+
+def copied(deployment: Deployment, root: Path) -> Deployment:
+    """The same folder again, for a process without a cluster."""
+    shutil.copytree(deployment.root, root)
+    return Deployment(root, overrides=deployment.overrides | {"spark": {}})
 
 
 def archives(root: Path) -> dict[str, bytes]:

@@ -34,7 +34,7 @@ def server(tmp_path: Path) -> Iterator[SparkProcess]:
 def deployment_at(root: Path, address: str, **spark: str) -> Deployment:
     """As on a cluster; a server that is away is given up after some seconds."""
     made = deployment_on(root, "local[2]")
-    made.overrides["spark"] = {"remote": f"sc://{address}", "task_bytes": "1MiB", "answer_timeout": "5s"} | spark
+    made.overrides["spark"] = {"remote": f"sc://{address}", "task_bytes": "1MiB", "answer_timeout": "20s"} | spark
     made.write(made.document())
     return made
 
@@ -90,6 +90,70 @@ def test_a_session_that_the_server_has_ended_is_begun_anew(server: SparkProcess)
         [sys.executable, "-c", SESSIONS, server.address], cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
     )
     assert (done.returncode, done.stdout.split()) == (0, ["3", "2", "True", "True", "4"]), done.stderr[-3000:]
+
+
+ROUNDS = """
+import os, signal, sys, time
+from pathlib import Path
+from archiver.assemble import Application
+from archiver.clock import SystemClock
+from archiver.errors import RetryLater
+from archiver.settings import SparkSettings, load_settings
+from archiver.spark_session import SparkSessions, parallelism
+from intake.records import Record
+from pyspark.errors import PySparkException
+
+server, application = int(sys.argv[1]), Application(load_settings(Path(sys.argv[2]), {}), {}, SystemClock())
+sessions = application._sessions
+patient = SparkSessions(SparkSettings(remote=application.settings.spark.remote), {})
+patient.cores()  # A server takes its time for its first plan.
+patient.close()
+
+def archived():
+    report = application.archiving(lambda line: None).run(everything=True)
+    return {name: topic.state for name, topic in report.topics.items()}["clicks"]
+
+def frozen(work):
+    os.kill(server, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        found = work()
+    except (PySparkException, RetryLater) as error:
+        found = type(error).__name__ if "cannot be reached" not in str(error) else "away"
+    finally:
+        took = time.monotonic() - began
+        os.kill(server, signal.SIGCONT)
+    print(found, "in time" if took < 60 else took, sep=", ", flush=True)
+
+print(archived(), flush=True)
+with application.writer() as writer:
+    writer.send("clicks", Record(None, b"late")).result(30)
+frozen(archived)
+print(archived(), flush=True)
+session = sessions.session()
+frozen(lambda: parallelism(session))
+print(sessions.cores(), flush=True)
+frozen(application.close)
+print(sessions.cores(), flush=True)
+os.kill(server, signal.SIGSTOP)  # the end of the process, with a session that nobody has closed
+"""
+
+
+def test_a_server_that_freezes_between_two_rounds_is_left(server: SparkProcess, tmp_path: Path) -> None:
+    deployment = deployment_at(tmp_path / "d", server.address, answer_timeout="8s")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ROUNDS, str(server.pid), deployment.config],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    told = ["archived", "away, in time", "archived", "SparkConnectGrpcException, in time", "2", "None, in time", "2"]
+    assert (done.returncode, done.stdout.splitlines()) == (0, told), done.stderr[-3000:]
 
 
 def test_a_server_that_was_never_there(tmp_path: Path) -> None:

@@ -140,9 +140,14 @@ def test_a_round_is_divided_for_what_was_asked_for(sessions: SparkSessions) -> N
 
 
 @pytest.mark.parametrize(
-    ("spark", "told"), [({"master": "local[2]"}, False), ({"master": "spark://host:7077"}, True), ({"remote": "sc://host:15002"}, True)]
+    ("spark", "told"),
+    [
+        ({"master": "local[2]"}, False),
+        ({"master": "spark://host:7077", "conf": {"spark.authenticate": True}}, True),
+        ({"remote": "sc://host:15002/;use_ssl=true"}, True),
+    ],
 )
-def test_a_folder_that_executors_elsewhere_must_see_is_told_of(tmp_path: Path, spark: dict[str, str], told: bool) -> None:
+def test_a_folder_that_executors_elsewhere_must_see_is_told_of(tmp_path: Path, spark: dict[str, Any], told: bool) -> None:
     deployment = Deployment(tmp_path / "d", overrides={"spark": spark})
     done = deployment.cli("config", "check")
     assert done.code == 0, done.err

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
-import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +14,10 @@ import pyarrow as pa
 from tests.support.maven import jars
 from tests.support.query_lake import Reads
 from tests.support.s3_server import ACCESS_KEY_ID, SECRET_ACCESS_KEY
+from tests.support.spark_process import SparkProcess
 from tests.support.trino_server import TrinoServer
 
-STATEMENT_TIMEOUT_S = 200.0
-_LOG_TAIL = 3000
 Rows = list[tuple[Any, ...]]
-
-
-class Refused(Exception):
-    """The engine did not carry the statement out."""
 
 
 @dataclass(frozen=True)
@@ -69,60 +60,21 @@ class AskedSpark:
         settings, packages = printed(command)
         self._folder = folder
         self._reads = reads
-        self._log = folder / "spark.log"
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        environ |= {"AWS_ACCESS_KEY_ID": ACCESS_KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY}
-        environ |= {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder), "TZ": "UTC"}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    str(Path(__file__).with_name("spark_asked.py")),
-                    json.dumps(settings),
-                    ",".join(map(str, jars(*packages))),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=folder,
-                env=environ,
-            )
+        environ = {"AWS_ACCESS_KEY_ID": ACCESS_KEY_ID, "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY, "TZ": "UTC"}
+        paths = ",".join(map(str, jars(*packages)))
+        self._process = SparkProcess(folder, "spark_asked.py", json.dumps(settings), paths, environ=environ)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        try:
-            process.wait(STATEMENT_TIMEOUT_S)
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+        self._process.close()
 
     def ask(self, statement: str) -> Answer:
         """The rows, which files were read, and what its scans say; raises `Refused` with what Spark says."""
-        process, into = self._process, self._folder / "rows.arrow"
-        assert process.stdin is not None
-        assert process.stdout is not None
+        into = self._folder / "rows.arrow"
         self._reads.files()
-        process.stdin.write(json.dumps({"sql": statement, "into": str(into)}) + "\n")
-        process.stdin.flush()
-        # A Spark that hangs is ended, and the empty answer is told with the end of its log.
-        limit = threading.Timer(STATEMENT_TIMEOUT_S, process.kill)
-        limit.start()
-        try:
-            line = process.stdout.readline()
-        finally:
-            limit.cancel()
-        assert line, self._log.read_text(errors="replace")[-_LOG_TAIL:]
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Refused(answer["error"])
+        answer = self._process.ask({"sql": statement, "into": str(into)})
         with pa.OSFile(str(into), "rb") as file:
             table = pa.ipc.open_file(file).read_all()
         columns: list[list[Any]] = [column.to_pylist() for column in table.columns]

@@ -6,11 +6,6 @@ what it may do to a table is what Iceberg's Spark runtime lets it do.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,68 +19,25 @@ from tests.support.driver import Driver
 from tests.support.maven import jars
 from tests.support.orders import order
 from tests.support.reconciling import left, reconciled
-
-STATEMENT_TIMEOUT_S = 200.0
-_LOG_TAIL = 3000
+from tests.support.spark_process import SparkProcess
 
 Rows = list[list[Any]]
-
-
-class Refused(Exception):
-    """Spark did not carry the statement out."""
 
 
 class ForeignSpark:
     """One running Spark for many deployments."""
 
     def __init__(self, folder: Path) -> None:
-        self._log = folder / "spark.log"
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        environ |= {"TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("foreign_spark_sql.py")), ",".join(map(str, jars(*SPARK_PACKAGES)))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=folder,
-                env=environ,
-            )
+        self._process = SparkProcess(folder, "foreign_spark_sql.py", ",".join(map(str, jars(*SPARK_PACKAGES))))
 
     def sql(self, deployment: Deployment, statement: str) -> Rows:
         """Run one statement; raises `Refused` with what Spark says."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps({"folder": str(deployment.root), "sql": statement}) + "\n")
-        process.stdin.flush()
-        # A Spark that hangs is ended, and the empty answer is told with the end of its log.
-        limit = threading.Timer(STATEMENT_TIMEOUT_S, process.kill)
-        limit.start()
-        try:
-            line = process.stdout.readline()
-        finally:
-            limit.cancel()
-        assert line, self._log.read_text(errors="replace")[-_LOG_TAIL:]
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Refused(answer["error"])
-        rows: Rows = answer["rows"]
+        rows: Rows = self._process.ask({"folder": str(deployment.root), "sql": statement})["rows"]
         return rows
 
     def close(self) -> None:
-        """End it, and the JVM with it."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        try:
-            process.wait(STATEMENT_TIMEOUT_S)
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+        """End it."""
+        self._process.close()
 
 
 @pytest.fixture(scope="module")

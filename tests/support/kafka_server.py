@@ -1,7 +1,6 @@
 """The real Kafka broker of the tests: one node in KRaft mode, in a process of its own on loopback ports that the system chose.
 
-Ended and started again at its address, it knows its records. The kernel ends it with the thread that started it, so it never outlives the
-tests, however they end. Internal topics have one replica, because there is one broker.
+Ended and started again at its address, it knows its records. Internal topics have one replica, because there is one broker.
 """
 
 from __future__ import annotations
@@ -9,20 +8,17 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 from archiver.java import require_java
+from tests.support.local_server import LocalServer, free_port
 from tests.support.maven import jars
-from tests.support.processes import until
 
 PACKAGES = ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
 """The second is of the release of log4j that the first brings along; without it nothing would be said."""
 START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 30.0
-START_TRIES = 5
 _CLUSTER = "dGVzdHMtb2YtYXJjaGl2ZQ"
 _MEMORY = ("-Xmx320m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SETTINGS: dict[str, object] = {
@@ -52,26 +48,16 @@ _LOGGING = """<Configuration status="WARN"><Appenders><Console name="out"><Patte
 """
 
 
-class KafkaServer:
-    """One broker, its data below `folder`."""
+class KafkaServer(LocalServer):
+    """One broker, its data below `folder`. It starts in 4 to 8 s."""
 
     def __init__(self, folder: Path, settings: Mapping[str, object] | None = None, listener: str = "PLAINTEXT") -> None:
         """`settings` besides those of every test; `listener`: the protocol that clients speak."""
+        super().__init__("Kafka")
         self._folder = folder
         self._settings = dict(settings or {})
         self._listener = listener
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said: list[bytes] = []
-        self._reader: threading.Thread | None = None
         self._topics = 0
-        self.port = 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     @property
     def brokers(self) -> str:
@@ -83,44 +69,13 @@ class KafkaServer:
         """Where its partitions lie, each in a folder of its name."""
         return self._folder / "data"
 
-    def start(self) -> None:
-        """Start it on 127.0.0.1, at the port it had before, if it had one. 4 to 8 s."""
-        for _ in range(START_TRIES):
-            if self._started(self.port or _free_port()):
-                return
-            assert not self.port, f"Kafka did not start again: {self.output()}"
-        raise AssertionError(f"Kafka did not start: {self.output()}")
-
-    def stop(self) -> None:
-        """Ask it to end, as an operator does, and wait."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(STOP_TIMEOUT_S)
-        self.kill()
-
-    def kill(self) -> None:
-        """End it at once, as a crash does."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait(STOP_TIMEOUT_S)
-        if self._reader is not None:
-            self._reader.join(STOP_TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def output(self) -> str:
-        """What it has printed."""
-        return b"".join(self._said).decode(errors="replace")[-3000:]
-
     def new_name(self, what: str = "topic") -> str:
         """The name of a topic that nobody else uses."""
         self._topics += 1
         return f"{what}-{os.getpid()}-{self._topics}"
 
     def _started(self, port: int) -> bool:
-        controller = _free_port()
+        controller = free_port()
         self._folder.mkdir(parents=True, exist_ok=True)
         properties, logging = self._folder / "server.properties", self._folder / "log4j2.xml"
         logging.write_text(_LOGGING)
@@ -140,23 +95,7 @@ class KafkaServer:
         if not (self.data / "meta.properties").exists():
             asked = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", _CLUSTER, "--config", str(properties)]
             subprocess.run(asked, check=True, capture_output=True, timeout=START_TIMEOUT_S)
-        process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *java, "kafka.Kafka", str(properties)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self._process = process
-        assert process.stdout is not None
-        self._said = []
-        self._reader = threading.Thread(target=_collect, args=(process.stdout, self._said), daemon=True)
-        self._reader.start()
-        until("Kafka listens or has ended", lambda: _listens(port) or process.poll() is not None, START_TIMEOUT_S)
-        if process.poll() is not None:  # somebody else has taken a port meanwhile
-            self.kill()
-            return False
-        self.port = port
-        return True
+        return self._run([*java, "kafka.Kafka", str(properties)], port, lambda: _listens(port), START_TIMEOUT_S)
 
 
 def admin(server: KafkaServer, **properties: str) -> Any:
@@ -166,19 +105,9 @@ def admin(server: KafkaServer, **properties: str) -> Any:
     return AdminClient({"bootstrap.servers": server.brokers, **{name.replace("_", "."): value for name, value in properties.items()}})
 
 
-def _collect(stream: IO[bytes], into: list[bytes]) -> None:
-    into.extend(stream)
-
-
 def _listens(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True
     except OSError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

@@ -1,89 +1,48 @@
 """The real S3 server of the tests: s3proxy over a folder, in a process of its own on a loopback port that the system chose.
 
 It knows conditional creates, multipart uploads, ranges and paged listings, and it checks signatures. Ended and started again at its
-address, it knows its objects. The kernel ends it with the thread that started it, so it never outlives the tests, however they end.
+address, it knows its objects.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
-import socket
 import ssl
 import subprocess
-import threading
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any
 
 from archiver.java import require_java
+from tests.support.local_server import LocalServer
 from tests.support.maven import jars
-from tests.support.processes import until
 
 PACKAGE = "org.gaul:s3proxy:4.1.0:jar-with-dependencies"
 ACCESS_KEY_ID = "test-access-key"
 SECRET_ACCESS_KEY = "test-secret-key-that-nobody-may-see"
 REGION = "us-east-1"
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 20.0
-START_TRIES = 5
 _PASSWORD = "of-a-test-key"
 _MEMORY = ("-Xmx192m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
-class S3Server:
-    """One server, its objects below `folder`; `uri` is "" while it is not up."""
+class S3Server(LocalServer):
+    """One server, its objects below `folder`; `uri` is "" while it is not up. It starts in about 2 s."""
 
     def __init__(self, folder: Path, *, signed: bool = True, tls: bool = False) -> None:
         """Without `signed` it checks no signature: for a test that changes requests on their way. With `tls` it speaks HTTPS only, with
         a certificate of its own that only those trust who know `ca_file`.
         """
+        super().__init__("s3proxy")
         self._folder = folder
         self._signed = signed
         self._tls = tls
-        self._process: subprocess.Popen[bytes] | None = None
-        self._said: list[bytes] = []
-        self._reader: threading.Thread | None = None
         self._buckets = 0
-        self.port = 0
         self.uri = ""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    @property
-    def pid(self) -> int:
-        """The running process; for a test that pauses it."""
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start it on 127.0.0.1, at the port it had before, if it had one. About 2 s."""
-        for _ in range(START_TRIES):
-            if self._started(self.port or _free_port()):
-                return
-            assert not self.port, f"s3proxy did not start again: {self.output()}"
-        raise AssertionError(f"s3proxy did not start: {self.output()}")
 
     def kill(self) -> None:
-        """End it at once, as a crash does; what it had acknowledged is kept."""
         self.uri = ""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait(STOP_TIMEOUT_S)
-        if self._reader is not None:
-            self._reader.join(STOP_TIMEOUT_S)
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def output(self) -> str:
-        """What it has printed."""
-        return b"".join(self._said).decode(errors="replace")[-3000:]
+        super().kill()
 
     def client(self) -> Any:
         """boto3 on it, for a test that looks or plays another hand."""
@@ -138,18 +97,9 @@ class S3Server:
             f"jclouds.filesystem.basedir={data}\n"
         )
         java, jar = str(require_java(os.environ).executable), str(jars(PACKAGE)[0])
-        command = ["setpriv", "--pdeathsig", "KILL", java, *_MEMORY, "-jar", jar, "--properties", str(properties)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self._process = process
-        assert process.stdout is not None
-        self._said = []
-        self._reader = threading.Thread(target=_collect, args=(process.stdout, self._said), daemon=True)
-        self._reader.start()
-        until("s3proxy answers or has ended", lambda: _answers(port, self._tls) or process.poll() is not None, START_TIMEOUT_S)
-        if process.poll() is not None:  # somebody else has taken the port meanwhile
-            self.kill()
+        command = [java, *_MEMORY, "-jar", jar, "--properties", str(properties)]
+        if not self._run(command, port, lambda: _answers(port, self._tls), START_TIMEOUT_S):
             return False
-        self.port = port
         self.uri = f"{'https' if self._tls else 'http'}://127.0.0.1:{port}"
         return True
 
@@ -177,10 +127,6 @@ class S3Server:
         return store
 
 
-def _collect(stream: IO[bytes], into: list[bytes]) -> None:
-    into.extend(stream)
-
-
 def _answers(port: int, tls: bool) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     if tls:  # only whether somebody is there
@@ -192,9 +138,3 @@ def _answers(port: int, tls: bool) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

@@ -140,13 +140,14 @@ class Cluster:
         return self.master.address
 
     def add_worker(self, *, has_package: bool = True, cores: int = 1) -> SparkProcess:
-        """One more machine. Without `has_package` the Python there knows nothing of the archiver, unless a job brings it."""
+        """One more machine, with its own address. Without `has_package` its Python knows the archiver only if a job brings it."""
         self._started += 1
         folder = self._folder / f"worker-{self._started}"
         arguments = ("--cores", str(cores), "--memory", "768m", "--work-dir", str(folder / "work"), self.url)
-        environ = {"PYTHONPATH": str(ROOT)} if has_package else {}
+        host = f"127.0.0.{self._started}"  # Spark runs no second copy of a task on the same machine.
+        environ = {"SPARK_LOCAL_IP": host} | ({"PYTHONPATH": str(ROOT)} if has_package else {})
         ready = r"Successfully registered with master (\S+)"
-        made = self._daemon(folder.name, "org.apache.spark.deploy.worker.Worker", *arguments, ready=ready, environ=environ)
+        made = self._daemon(folder.name, "org.apache.spark.deploy.worker.Worker", *arguments, ready=ready, environ=environ, host=host)
         self.workers.append(made)
         return made
 
@@ -155,8 +156,10 @@ class Cluster:
         worker.kill()
         self.workers.remove(worker)
 
-    def _daemon(self, name: str, main: str, *arguments: str, ready: str, environ: Mapping[str, str] | None = None) -> SparkProcess:
-        options = ("--host", HOST, "--port", "0", "--webui-port", "0", "--properties-file", str(self._conf))
+    def _daemon(
+        self, name: str, main: str, *arguments: str, ready: str, environ: Mapping[str, str] | None = None, host: str = HOST
+    ) -> SparkProcess:
+        options = ("--host", host, "--port", "0", "--webui-port", "0", "--properties-file", str(self._conf))
         found = {"SPARK_DAEMON_JAVA_OPTS": _OPTIONS, "SPARK_DAEMON_MEMORY": "256m"} | dict(environ or {})
         return SparkProcess(self._folder / name, "spark-class", main, *options, *arguments, ready=ready, environ=found)
 

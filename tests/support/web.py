@@ -32,7 +32,7 @@ from tests.support.deployment import Deployment
 from tests.support.driver import refine_here
 from tests.support.faulty_objects import FaultyObjectStore
 
-TOKEN = "correct horse"
+TOKEN = "correct horse battery"
 PATIENCE_S = 60.0
 ROLES = frozenset({"intake", "archive", "reconcile"})
 

@@ -20,16 +20,19 @@ from tests.support.deployment import ROOT
 RULES = ROOT / "deploy" / "alerts" / "stream-archiver.rules.yaml"
 MINUTES = 300
 """Five hours: longer than what the most patient rule waits for."""
-LOOKS = (60, 120, 180, 240, 290)
+LOOKS = (2, 53, 59, 103, 120, 180, 240, 290)
+"""Some in the middle of the small troubles of good hours, and at their ends."""
 TIMEOUT_S = 60
 
 WHERE = {"instance": "a:8787", "job": "stream-archiver"}
+BESIDE = {"instance": "b:8787", "job": "stream-archiver"}
+"""A second daemon, of which nothing but its being there is told."""
 ORDERS = {"topic": "orders", "partition": "0"}
 
 
 def series(name: str, **labels: str) -> str:
-    """As Prometheus writes it, of the one daemon."""
-    pairs = ", ".join(f'{label}="{value}"' for label, value in sorted({**labels, **WHERE}.items()))
+    """As Prometheus writes it, of the one daemon, unless the labels say of which."""
+    pairs = ", ".join(f'{label}="{value}"' for label, value in sorted({**WHERE, **labels}.items()))
     return f"{name}{{{pairs}}}"
 
 
@@ -40,7 +43,12 @@ def always(value: float) -> str:
 GROWS = f"0+1x{MINUTES}"
 
 GOOD: dict[str, str] = {
-    series("archiver_build_info", version="0.1.0", python="3.11"): always(1),
+    series("up"): f"1x50 0x3 1x{MINUTES}",
+    series("archiver_build_info", version="0.1.0", python="3.11"): f"1x50 stale _x2 1x{MINUTES}",
+    series("up", **BESIDE): always(1),
+    series("archiver_build_info", version="0.1.0", python="3.11", **BESIDE): always(1),
+    # Nothing of ours: it may be away for as long as it likes.
+    series("up", instance="c:9100", job="node"): always(0),
     series("archiver_ready"): f"0x2 1x{MINUTES}",
     series("archiver_leader"): f"1x50 0x8 1x{MINUTES}",
     series("archiver_dependency_up", dependency="metadata"): always(1),
@@ -73,6 +81,8 @@ GOOD: dict[str, str] = {
     series("archiver_source_up", source="inbox/*"): always(1),
     series("archiver_source_files", source="inbox/*", state="waiting"): always(5),
     series("archiver_source_files", source="inbox/*", state="failed"): always(0),
+    series("archiver_control_topic_up"): f"1x50 0x8 1x{MINUTES}",
+    series("archiver_control_topic_lag_seconds"): f"0x50 1000x3 2x{MINUTES}",
 }
 """A deployment that is well, with the small troubles that end by themselves."""
 
@@ -91,6 +101,14 @@ class Bad:
 
 BAD = [
     Bad("ArchiverGone", dict.fromkeys(GOOD)),
+    Bad(
+        "ArchiverDown",
+        {
+            series("up", **BESIDE): f"1x50 0x{MINUTES}",
+            series("archiver_build_info", version="0.1.0", python="3.11", **BESIDE): "1x50 stale",
+        },
+        BESIDE,
+    ),
     Bad("ArchiverNotReady", {series("archiver_ready"): always(0)}, WHERE),
     Bad(
         "ArchiverDependencyDown",
@@ -139,6 +157,8 @@ BAD = [
         {series("archiver_source_files", source="inbox/*", state="failed"): always(1)},
         {**WHERE, "source": "inbox/*", "state": "failed"},
     ),
+    Bad("ArchiverControlTopicLag", {series("archiver_control_topic_lag_seconds"): f"0+60x{MINUTES}"}, WHERE),
+    Bad("ArchiverControlTopicDown", {series("archiver_control_topic_up"): always(0)}, WHERE),
 ]
 
 

@@ -184,6 +184,23 @@ def test_mirror(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_control_topic(tmp_path: Path) -> None:
+    document = measured("control_topic", tmp_path)
+    assert [case["tables_of_a_round"] for case in document["cases"]] == [1, 20]
+    for case in document["cases"]:
+        of_a_round = 2 * case["tables_of_a_round"] + 3
+        rounds, rest = divmod(case["events"], of_a_round)
+        assert (rest, case["waves"]) == (0, 5 * rounds), "each wave has one event of every table, or that of the whole round"
+        assert case["bytes_of_an_event"] > 1000, "an event says its schema"
+        for who in ("publisher", "bare"):
+            for what in ("core", "wall"):
+                check_spread(case[f"{who}_events_per_{what}_second"])
+        check_spread(case["ratio_of_core_seconds"])
+        check_spread(case["ratio_of_wall_seconds"])
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_requests(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_the_user_is_one(unit: Unit) -> None:
 def test_a_configuration_is_valid(path: Path) -> None:
     settings = load_settings(path, {})
     assert settings.topics
-    assert load_settings(path, {"ARCHIVER_ADMIN_TOKEN": "x"}) == settings, "it needs nothing of the environment"
+    assert load_settings(path, {"ARCHIVER_ADMIN_TOKEN": "x" * 16}) == settings, "it needs nothing of the environment"
 
 
 def test_the_example_names_every_key() -> None:
@@ -186,8 +186,8 @@ def test_a_credential_is_found_where_the_unit_has_it_put(unit: Unit, tmp_path: P
     (tmp_path / "orders.binpb").write_bytes((DEPLOY / "config/orders.binpb").read_bytes())
     with pytest.raises(ConfigInvalid, match=r"the secret's file .*admin-token cannot be read"):
         load_settings(there, {})
-    (tmp_path / "admin-token").write_text("planted\n")
-    assert load_settings(there, {}).http.admin_token == SecretStr("planted")
+    (tmp_path / "admin-token").write_text("planted-by-the-test\n")
+    assert load_settings(there, {}).http.admin_token == SecretStr("planted-by-the-test")
 
 
 def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_commented_parts_of_the_example_are_valid_too(tmp_path: Path) -> None:
         "produce-token",
     )
     for name in (*secrets, "ca.pem", "archiver.pem", "archiver.key"):
-        (tmp_path / name).write_text("planted")
+        (tmp_path / name).write_text("planted-by-the-test")
     settings = load_settings(tmp_path / "archiver.yaml", {})
     assert settings.data.uri == "s3://events/prod"
     assert settings.data.session_token is not None
@@ -272,11 +272,11 @@ def test_the_image_runs_the_service() -> None:
     found = read_dockerfile(DEPLOY / "Dockerfile")
     assert of(found, "ENTRYPOINT")[0].words() + of(found, "CMD")[0].words() == ["entrypoint.sh", "serve"]
     copies = [one.rest() for one in of(found, "COPY", BUILD_STAGE)]
-    assert "deploy/entrypoint.sh /opt/stream-archiver/bin/" in copies, "where PATH leads"
+    assert "deploy/entrypoint.sh deploy/healthcheck.py /opt/stream-archiver/bin/" in copies, "where PATH leads"
     assert "ARCHIVER_CONFIG=/etc/stream-archiver/archiver.yaml" in of(found, "ENV")[0].words()
     (health,) = of(found, "HEALTHCHECK")
     assert set(health.flags()) == {"interval", "timeout", "start-period", "retries"}
-    assert "/healthz" in health.rest()
+    assert health.rest() == 'CMD ["python", "/opt/stream-archiver/bin/healthcheck.py"]'
 
 
 @pytest.fixture

@@ -161,11 +161,11 @@ def loaded(objects: list[Object], folder: Path) -> Settings:
             for key in re.findall(re.escape(where) + r"(\S+)", text):
                 planted = folder / "secrets" / volume["secret"]["secretName"] / key
                 planted.parent.mkdir(parents=True, exist_ok=True)
-                planted.write_text("planted")
+                planted.write_text("planted-by-the-test")
     for name, contents in config.get("binaryData", {}).items():
         (folder / name).write_bytes(base64.b64decode(contents))
     (folder / "archiver.yaml").write_text(text.replace(SECRETS, f"{folder}/secrets/"))
-    environ = {one["name"]: one.get("value", "planted") for one in container.get("env", [])}
+    environ = {one["name"]: one.get("value", "planted-by-the-test") for one in container.get("env", [])}
     return load_settings(folder / "archiver.yaml", environ)
 
 

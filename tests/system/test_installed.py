@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -47,10 +48,9 @@ def test_the_configuration_is_checked_before_the_start(machine: Installed, tmp_p
 
 
 def test_a_credential_is_put_in_its_store(machine: Installed, tmp_path: Path) -> None:
-    (tmp_path / "admin-token.txt").write_text("planted\n")
     machine.shell("\n".join(runnable(section("Secrets")[0])), cwd=tmp_path)
     there = machine.root / "etc/credstore/stream-archiver.admin-token"
-    assert there.read_text() == "planted\n"
+    assert re.fullmatch(r"[0-9a-f]{64}\n", there.read_text())
     assert (there.stat().st_mode & 0o777, there.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     name = Unit(UNIT).one("LoadCredential").partition(":")[2]
     assert there.name == name
@@ -219,9 +219,10 @@ def test_the_service_starts_takes_records_and_stops(machine: Installed, manager:
         port = str(daemon.address[1])
         (curl,) = runnable(section(SYSTEMD)[READY])
         machine.shell(curl.replace("8787", port), cwd=tmp_path)
-        health = of(read_dockerfile(ROOT / "deploy/Dockerfile"), "HEALTHCHECK")[0].rest().removeprefix("CMD ")
-        python, *arguments = [word.replace("8787", port) for word in json.loads(health)]
-        machine.program([str(machine.bin / python), *arguments], tmp_path)
+        asked = tmp_path / "asked.yaml"
+        asked.write_text(config.read_text().replace('"127.0.0.1:0"', f'"127.0.0.1:{port}"'))
+        health = [str(machine.bin / "python"), str(ROOT / "deploy/healthcheck.py")]
+        assert machine.program(health, tmp_path, environ={"ARCHIVER_CONFIG": str(asked)}) == "/healthz answers 200\n"
 
         answer = daemon.post("/v1/topics/events/records", b'{"key": "YQ==", "value": "aGVsbG8="}\n')
         assert answer.status == 200, answer

@@ -18,7 +18,7 @@ import pytest
 
 from archiver.clock import SystemClock
 from tests.support.deployment import Deployment
-from tests.support.processes import until
+from tests.support.processes import Command, until
 from tests.support.serving import Served, quick
 
 pytestmark = [
@@ -95,12 +95,23 @@ def archived(daemon: Served) -> int:
     return sum(one["rows"] for one in document["partitions"] if one["topic"] == "clicks")
 
 
+class Careless(Served):
+    """Started by somebody whose files everybody may read and change: what is private is so by the daemon's own doing."""
+
+    def __init__(self, deployment: Deployment, scratch: Path) -> None:
+        self.deployment = deployment
+        program = ["sh", "-c", 'umask 0; exec "$@"', "sh", sys.executable, "-m", "archiver"]
+        self.command = Command(deployment, "serve", scratch=scratch, program=program)
+        self.pid = self.command.pid
+        self._address = None
+
+
 @pytest.fixture(scope="module")
 def worked(tmp_path_factory: pytest.TempPathFactory) -> Worked:
     folder = tmp_path_factory.mktemp("worked")
     deployment, scratch, found, done = Deployment(folder / "d"), folder / "scratch", Worked(), threading.Event()
     deployment.write(quick(deployment.document()))
-    with Served(deployment, scratch=scratch) as daemon:
+    with Careless(deployment, scratch) as daemon:
 
         def look() -> None:
             while not done.wait(LOOK_EVERY_S):

@@ -47,10 +47,13 @@ def test_one_that_others_can_read_is_refused(mode: int, path: Path) -> None:
     assert token not in str(caught.value)
 
 
-def test_an_empty_one_is_refused(path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "hunter2\n", "   fifteen-letters  \n"])
+def test_one_that_could_be_guessed_is_refused(text: str, path: Path) -> None:
     path.touch(0o600)
-    with pytest.raises(Halt, match="delete it"):
+    path.write_text(text)
+    with pytest.raises(Halt, match=r"fewer than 16 characters, .*; delete it") as caught:
         ensure_token(path, SeededIds(1))
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_folder_that_is_absent_is_not_made(tmp_path: Path) -> None:

@@ -121,6 +121,7 @@ def test_a_new_catalog_needs_a_restart_and_so_does_what_refers_to_it(tmp_path: P
         "catalogs.other.request_timeout",
         "catalogs.other.location",
         "catalogs.other.allow_http",
+        "catalogs.other.allow_insecure",
         "catalogs.other.uri",
         "topics.a.archive",
         "topics.c",

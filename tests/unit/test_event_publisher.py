@@ -1,5 +1,5 @@
-"""Publishing control events: what goes out together, what the position promises, and what is repeated after a failure. On a topic in memory
-that fails at chosen places; tests/integration/test_control_topic.py has the real one.
+"""Publishing control events: what the position promises, and what is repeated after a failure. On a topic in memory that fails at chosen
+places; tests/integration/test_control_topic.py has the real one.
 """
 
 from __future__ import annotations
@@ -7,16 +7,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from archiver.clock import ManualClock
 from archiver.control_topic.position import Position
 from archiver.control_topic.publisher import READ_ENTRIES
-from archiver.control_topic.waves import TopicRecord, record_of, waves
+from archiver.control_topic.waves import TopicRecord
 from archiver.errors import Corrupted, Halt, LeaseHeld, OutcomeUnknown, RetryLater
-from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints, encode
-from archiver.ledger.event_reader import EventReader, LedgerEvent, Mark
+from archiver.ledger.checkpoint import LedgerCheckpoints, encode
+from archiver.ledger.entries import parse_entry
+from archiver.ledger.event_reader import EventReader, Mark
 from archiver.ledger.fold import LedgerFold
 from archiver.log.lease import LeasePlace, MemoryLease
 from archiver.log.memory import MemoryLogStore
@@ -24,7 +23,7 @@ from archiver.log.reading import entries_from
 from archiver.objects.memory import MemoryObjectStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.proto import control_topic_pb2
-from tests.support.control_topic import CLUSTER, LedgerWriter, MemoryTopic, Rig, events_of, topic_id
+from tests.support.control_topic import LedgerWriter, MemoryTopic, Rig, events_of
 
 
 def rig() -> Rig:
@@ -42,48 +41,6 @@ def first_seen(topic: MemoryTopic) -> list[str]:
 
 def wanted(at: Rig) -> list[str]:
     return [event.entry_id.hex() for event in events_of(at.control)]
-
-
-def made(table: int, size: int = 1) -> LedgerEvent:
-    return LedgerEvent(0, bytes(16), 1, "DATA_WRITTEN", bytes(16), topic_id(table) if table else b"", b"x" * size)
-
-
-# waves
-
-
-def test_a_wave_has_one_event_of_a_table_and_events_of_rounds_are_alone() -> None:
-    events = [made(0), made(1), made(2), made(1), made(3), made(0), made(0), made(4)]
-    assert [[events.index(one, place) for place, one in enumerate(wave)] for wave in waves(events)]
-    shape = [[int.from_bytes(event.topic_id) for event in wave] for wave in waves(events)]
-    assert shape == [[0], [1, 2], [1, 3], [0], [0], [4]]
-
-
-def test_a_wave_is_bounded_and_one_event_is_never_too_large_for_one() -> None:
-    sizes = [[len(event.data) for event in wave] for wave in waves([made(1, 5), made(2, 5), made(3, 50), made(4, 1)], bytes_max=10)]
-    assert sizes == [[5, 5], [50], [1]]
-    assert [len(wave) for wave in waves([made(table) for table in range(1, 8)], events_max=3)] == [3, 3, 1]
-
-
-@given(st.lists(st.integers(0, 4), max_size=40))
-def test_waves_keep_every_event_and_its_order(tables: Sequence[int]) -> None:
-    events = [made(table, number + 1) for number, table in enumerate(tables)]
-    cut = list(waves(events, events_max=3))
-    assert [event for wave in cut for event in wave] == events
-    assert all(len({event.topic_id for event in wave}) == len(wave) for wave in cut)
-
-
-def test_a_record_says_what_a_trigger_needs() -> None:
-    at = rig()
-    LedgerWriter(at.control).round(1)
-    records = {event.kind: record_of(CLUSTER, event) for event in events_of(at.control)}
-    commit, whole = dict(records["COMMIT_TO_TABLE"].headers), dict(records["COMMIT_COMPLETE"].headers)
-    assert commit["archiver.table"] == b"shop.table_1"
-    assert commit["archiver.snapshot-id"] == b"77"
-    assert commit["archiver.valid-through"] == whole["archiver.valid-through"] == b"2026-01-02T03:04:05.678901Z"
-    assert commit["archiver.commit-id"] == whole["archiver.commit-id"]
-    assert records["COMMIT_TO_TABLE"].key == records["DATA_WRITTEN"].key == f"{CLUSTER}/{topic_id(1).hex()}".encode()
-    assert records["START_COMMIT"].key == whole["archiver.cluster-id"] == CLUSTER.encode()
-    assert "archiver.topic-id" not in whole
 
 
 # the reader
@@ -423,7 +380,7 @@ def trimmed(at: Rig, checkpoint_at: Sequence[int], below: int) -> None:
     fold = LedgerFold()
     for entry in entries_from(at.control, 0):
         if entry.index in checkpoint_at:
-            at.objects.create(LedgerCheckpoints(at.objects).key(entry.index), encode(LedgerCheckpoint.of(fold)))
+            at.objects.create(LedgerCheckpoints(at.objects).key(entry.index), encode(fold))
         fold.apply(entry.index, entry.data)
     at.control.trim(below)
 
@@ -445,6 +402,38 @@ def test_it_goes_on_in_a_ledger_that_was_trimmed_up_to_the_position(reached: int
     at.publisher(topic.connect).run()
     assert ids(topic) == left
     assert set(left) < set(everything)
+
+
+@pytest.mark.parametrize("reached", [9, 19])
+def test_nothing_is_left_out_where_others_trimmed_just_up_to_the_position(reached: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The entry by which the position is known is gone, and the oldest checkpoint is one entry further on."""
+    at, topic = rig(), MemoryTopic()
+    ledger = LedgerWriter(at.control)
+    for _ in range(4):
+        ledger.round(1, 2)
+    LedgerWriter(at.control, "b:1", 2).round(1)
+    before = at.control.read(reached - 1, 1)[0]
+    left = [event for event in events_of(at.control) if event.index >= reached]
+    assert left[0].index == reached, "else nothing could be left out"
+    at.positions().move(Position("control", topic.id, Mark(reached, parse_entry(before.index, before.data).id, 1)))
+    trimmed(at, (10, 20, 33), below=reached)
+    at.publisher(topic.connect).run()
+    assert ids(topic) == [event.entry_id.hex() for event in left]
+    assert "does not go on" not in caplog.text
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_position_of_other_epochs_is_of_another_log(epoch: int, caplog: pytest.LogCaptureFixture) -> None:
+    at, topic = rig(), MemoryTopic()
+    ledger = LedgerWriter(at.control)
+    for _ in range(4):
+        ledger.round(1, 2)
+    left = [event.entry_id.hex() for event in events_of(at.control) if event.index >= 10]
+    at.positions().move(Position("control", topic.id, Mark(9, b"another log's id", epoch)))
+    trimmed(at, (10, 20), below=9)
+    at.publisher(topic.connect).run()
+    assert ids(topic) == left
+    assert "does not go on from entry 9, up to which events were published" in caplog.text
 
 
 def test_the_first_start_in_a_trimmed_ledger_begins_with_what_is_left() -> None:

@@ -17,6 +17,7 @@ from archiver.catalog.tables import parse_identifier
 from archiver.cli.output import print_table, progress
 from archiver.errors import ArchiverError, Halt, InvalidInput
 from archiver.objects import paths
+from archiver.objects.key_rules import RESERVED
 from archiver.objects.local import LocalObjectStore
 from archiver.query.columns import literal, quoted
 from archiver.settings_groups import CatalogSettings
@@ -172,7 +173,7 @@ def test_nothing_is_deleted_beyond_a_link_out_of_the_data_folder(tmp_path: Path)
     store.create("archive/ours.parquet", b"x")
     (root / "archive" / "link").symlink_to(outside)
     (root / "archive" / "file.parquet").symlink_to(precious)
-    with pytest.raises(Halt, match=r"a link leads it to .*outside/deep, out of the data folder"):
+    with pytest.raises(Halt, match=r"the link .*archive/link leads to .*outside/deep, out of the data folder"):
         store.delete("archive/link/deep/precious.parquet")
     for key in ("../outside/deep/precious.parquet", "archive/../../outside/deep/precious.parquet", str(precious)):
         with pytest.raises(InvalidInput):
@@ -186,3 +187,68 @@ def test_nothing_is_deleted_beyond_a_link_out_of_the_data_folder(tmp_path: Path)
     through.create("archive/more.parquet", b"x")
     through.delete("archive/more.parquet")
     assert not (root / "archive" / "more.parquet").exists(), "the folder itself may be a link"
+
+
+Work = Callable[[LocalObjectStore, str], object]
+READS: list[Work] = [
+    lambda store, key: store.read(key),
+    lambda store, key: store.read_range(key, 0, 1),
+    lambda store, key: store.open_input(key),
+    lambda store, key: store.info(key),
+]
+
+
+def spooled(store: LocalObjectStore) -> Path:
+    made = store.spool_dir() / "made"
+    made.write_bytes(b"ours")
+    return made
+
+
+WRITES: list[Work] = [
+    lambda store, key: store.create(key, b"ours"),
+    lambda store, key: store.create_from_file(key, spooled(store)),
+]
+
+
+def test_nothing_is_read_written_or_listed_beyond_a_link_out_of_the_data_folder(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "data"
+    (outside / "deep").mkdir(parents=True)
+    precious = outside / "deep" / "precious.parquet"
+    precious.write_bytes(b"of others")
+    (tmp_path / "elsewhere").symlink_to(root)
+    for store in (LocalObjectStore(root), LocalObjectStore(tmp_path / "elsewhere")):
+        for name, target in {"link": str(outside), "file.parquet": str(precious), "round": "round", "within": "deep"}.items():
+            (root / "archive").mkdir(parents=True, exist_ok=True)
+            (root / "archive" / name).unlink(missing_ok=True)
+            (root / "archive" / name).symlink_to(target)
+        for key in (
+            "archive/link/deep/precious.parquet",
+            "archive/file.parquet",
+            "archive/link/deep/new.parquet",
+            "archive/link/new/new.parquet",
+        ):
+            for work in READS + WRITES:
+                with pytest.raises(Halt, match=r"the link .*/archive/(link|file\.parquet) leads to .*, out of the data folder"):
+                    work(store, key)
+        for prefix in ("archive/link/", "archive/link/deep/pre"):
+            with pytest.raises(Halt, match=r"the link .*/archive/link leads to .*, out of the data folder"):
+                list(store.list(prefix))
+        for work in READS + WRITES:
+            with pytest.raises(ArchiverError):
+                work(store, "archive/round/x")
+        ours = f"archive/deep/{store.root.name}.parquet"
+        store.create(ours, b"ours")
+        assert store.read(ours.replace("deep", "within")) == b"ours", "a link that stays inside leads nowhere else"
+    assert [one.key for one in store.list("archive/")] == ["archive/deep/data.parquet", "archive/deep/elsewhere.parquet"]
+    assert sorted(path.name for path in outside.rglob("*")) == ["deep", "precious.parquet"]
+    assert precious.read_bytes() == b"of others"
+
+
+def test_files_in_the_making_stay_in_the_data_folder(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "data"
+    (outside / "process-of-others").mkdir(parents=True)
+    root.mkdir()
+    (root / RESERVED).symlink_to(outside)
+    with pytest.raises(Halt, match=r"the link .*/\.spool leads to .*outside, out of the data folder"):
+        LocalObjectStore(root).create("a/k", b"ours")
+    assert [path.name for path in outside.iterdir()] == ["process-of-others"], "nothing is made or cleaned up there"

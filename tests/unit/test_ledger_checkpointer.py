@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from archiver.clock import ManualClock
-from archiver.errors import Deposed, Halt, OutcomeUnknown, RetryLater
+from archiver.errors import Corrupted, Deposed, Halt, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds
-from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints, encode
+from archiver.ledger.checkpoint import MAGIC, LedgerCheckpoints, encode
 from archiver.ledger.checkpointer import CHECKPOINTS_PER_RUN_MAX, LedgerCheckpointer
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
-from archiver.log.memory import MemoryLogStore
+from archiver.ledger.state import state_of
+from archiver.log.checkpoints import seal
+from archiver.log.memory import MemoryLog, MemoryLogStore
 from archiver.objects.memory import MemoryObjectStore
 from archiver.proto import control_log_pb2 as pb
 from tests.support.faulty_log import AppendFault, FaultyLog
@@ -58,10 +60,6 @@ class Scene:
             self.whole.apply(entry.index, entry.data)
 
 
-def state(fold: LedgerFold) -> bytes:
-    return encode(LedgerCheckpoint.of(fold))
-
-
 def test_it_is_made_where_it_is_due_and_the_log_is_trimmed_below_the_older_one() -> None:
     scene = Scene()
     scene.fill(8)
@@ -74,7 +72,7 @@ def test_it_is_made_where_it_is_due_and_the_log_is_trimmed_below_the_older_one()
     assert not scene.checkpointer.due
     late = scene.another()
     late.refresh()
-    assert state(late.fold) == state(scene.whole) == state(scene.leader.fold)
+    assert encode(late.fold) == encode(scene.whole) == encode(scene.leader.fold)
     assert (late.checkpoint_index, late.fold.next_index) == (30, 35)
     dues = []
     for _ in range(2):
@@ -104,6 +102,35 @@ def test_a_run_makes_so_many_and_the_next_goes_on() -> None:
     assert not scene.checkpointer.due
 
 
+def test_a_run_trims_once_behind_all_that_it_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, trims, trim = Scene(), list[tuple[int, list[int]]](), MemoryLog.trim
+
+    def told(log: MemoryLog, below: int) -> None:
+        trims.append((below, scene.checkpoints.indexes()))
+        trim(log, below)
+
+    scene.fill(49)
+    monkeypatch.setattr(MemoryLog, "trim", told)
+    made = scene.checkpointer.run()
+    assert made == [10, 20, 30, 40, 50]
+    assert trims == [(39, made)]
+
+
+def test_what_does_not_read_back_is_not_trimmed_for() -> None:
+    scene = Scene()
+    scene.fill(34)
+    create, other = scene.objects.create, LedgerFold()
+    other.next_index = 20
+
+    def spoilt(key: str, data: bytes) -> None:
+        create(key, encode(other) if key == scene.checkpoints.key(20) else data)
+
+    scene.objects.create = spoilt  # type: ignore[method-assign]
+    with pytest.raises(Corrupted, match="does not read back"):
+        scene.checkpointer.run()
+    assert (scene.checkpoints.indexes(), scene.log.floor()) == ([10, 20], 0)
+
+
 def test_what_somebody_still_has_to_read_stays() -> None:
     scene = Scene(needed_from=7)
     scene.fill(40)
@@ -127,7 +154,7 @@ def test_a_damaged_newest_one_costs_time_and_no_data() -> None:
     scene.objects.create(newest, bytes(data))
     late = scene.another()
     late.refresh()
-    assert (late.checkpoint_index, state(late.fold)) == (20, state(scene.whole))
+    assert (late.checkpoint_index, encode(late.fold)) == (20, encode(scene.whole))
     with pytest.raises(Halt, match="delete it and it is made again"):
         scene.beside(late).run()
     assert scene.log.floor() == 19
@@ -154,7 +181,7 @@ def test_a_checkpoint_of_another_log_does_not_count() -> None:
         scene.objects.create(scene.checkpoints.key(index), other.objects.read(other.checkpoints.key(index)))
     late = scene.another()
     late.refresh()
-    assert (late.checkpoint_index, state(late.fold)) == (0, state(scene.leader.fold))
+    assert (late.checkpoint_index, encode(late.fold)) == (0, encode(scene.leader.fold))
     with pytest.raises(Halt, match="another deployment's"):
         scene.checkpointer.run()
     assert scene.log.floor() == 0
@@ -170,7 +197,7 @@ def test_a_reader_that_slept_goes_on_from_the_newest_checkpoint() -> None:
     scene.checkpointer.run()
     sleeper.refresh()
     assert sleeper.fold is held, "who looks at it sees what is new"
-    assert state(held) == state(scene.whole)
+    assert encode(held) == encode(scene.whole)
 
 
 def test_a_leader_whose_entry_was_trimmed_unsettled_finds_out_that_it_was_deposed() -> None:
@@ -189,7 +216,7 @@ def test_a_leader_whose_entry_was_trimmed_unsettled_finds_out_that_it_was_depose
     assert scene.log.floor() > 3
     with pytest.raises(Deposed):
         old.append(pb.RoundStarted(commit_id=b"x" * 16))
-    assert state(old.fold) == state(scene.whole)
+    assert encode(old.fold) == encode(scene.whole)
     assert old.take_over() == 4
 
 
@@ -247,13 +274,13 @@ def test_one_that_contradicts_itself_does_not_count() -> None:
     scene.fill(34)
     scene.keep()
     scene.checkpointer.run()
-    newest = scene.checkpoints.load(30)
-    newest.message.events.add(index=1, text=99, datum=b"d", files=1)
+    newest = state_of(scene.checkpoints.load(30).fold)
+    newest.events.add(index=1, text=99, datum=b"d", files=1)
     scene.objects.delete(scene.checkpoints.key(30))
-    scene.objects.create(scene.checkpoints.key(30), encode(newest))
+    scene.objects.create(scene.checkpoints.key(30), seal(MAGIC, newest.SerializeToString()))
     late = scene.another()
     late.refresh()
-    assert (late.checkpoint_index, state(late.fold)) == (20, state(scene.whole))
+    assert (late.checkpoint_index, encode(late.fold)) == (20, encode(scene.whole))
 
 
 def test_an_epoch_of_unknown_outcome_is_left_to_taking_over() -> None:

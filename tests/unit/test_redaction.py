@@ -177,7 +177,7 @@ data: {uri: data}
 metadata: {sqlite: {path: m.db}}
 http: {admin_token: {env: TOKEN}}
 spark:
-  remote: "sc://host:15002/;user_id=me;token=in-an-address"
+  remote: "sc://host:15002/;use_ssl=true;user_id=me;token=in-an-address"
   conf: {spark.hadoop.fs.s3a.secret.key: {env: SPARK}, spark.ssl.keyPassword: written-out, spark.ui.port: 4040}
 catalogs:
   - {name: a, type: rest, uri: "http://me:inside-a-url@localhost:1", token: {file: key}, plain: seen, s3.secret-access-key: looks-like-one}

@@ -107,3 +107,65 @@ def test_an_example_of_the_page_loads_and_is_understood(tmp_path: Path, position
 
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 5
+
+
+VERIFIED = "sslmode=verify-full"
+TOLD = "another machine would be asked without proof of who it is"
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri"),
+    [
+        ("sql", "postgresql://db/catalog"),
+        ("SQL", "postgresql+psycopg2://archiver:hush@db.example.com:5432/catalog"),
+        ("sql", "postgresql://u:hu/s#h?@10.1.2.3/catalog"),
+        ("sql", "postgresql://[fe80::1]/catalog"),
+        ("sql", "postgresql:///catalog?host=db"),
+        ("sql", "postgresql:///catalog?host=127.0.0.1:5432&host=db:5432"),
+        ("sql", "postgresql:///catalog?host=127.0.0.1,db"),
+        ("sql", "postgresql://127.0.0.1/catalog?hostaddr=10.1.2.3"),
+        ("sql", "postgresql://db/catalog?sslmode=require"),
+        ("sql", "postgresql://db/catalog?sslmode=verify-ca"),
+        ("sql", "postgresql://db/catalog?sslmode=verify-full&sslmode=disable"),
+        ("sql", "postgresql://u:sslmode=verify-full@db/catalog"),
+        ("sql", "mysql+pymysql://u:hush@db/catalog?sslmode=verify-full"),
+        ("hive", "thrift://metastore:9083"),
+        ("Hive", "thrift://127.0.0.1:9083,thrift://metastore:9083"),
+    ],
+)
+def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_given(tmp_path: Path, kind: str, uri: str) -> None:
+    for given in (uri, {"file": "address"}):
+        (tmp_path / "address").write_text(uri)
+        with pytest.raises(ConfigInvalid, match=rf"catalogs\[0\]\.uri: {TOLD}.* allow_insecure: true") as caught:
+            load(tmp_path, name="c", type=kind, uri=given)
+        assert not re.search("hu(sh|/s)", str(caught.value))
+        assert ("add sslmode=verify-full" in str(caught.value)) == uri.startswith("postgresql")
+        (catalog,) = load(tmp_path, name="c", type=kind, uri=given, allow_insecure=True).catalogs
+        assert catalog.properties() == {"type": kind.lower(), "uri": uri}
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri"),
+    [
+        ("sql", f"postgresql://u:hush@db.example.com:5432/catalog?{VERIFIED}&sslrootcert=ca.pem"),
+        ("sql", f"postgresql+psycopg:///catalog?host=a:1&host=b:2&{VERIFIED}"),
+        ("sql", "postgresql://u:hush@127.0.0.1/catalog"),
+        ("sql", "postgresql://localhost:5432/catalog"),
+        ("sql", "postgresql://[::1]:5432/catalog"),
+        ("sql", "postgresql:///catalog"),
+        ("sql", "postgresql:///catalog?host=/var/run/postgresql"),
+        ("sql", "mysql+pymysql://u:hush@127.0.0.2/catalog"),
+        ("sql", "sqlite:///c.db"),
+        ("sql", "sqlite:///:memory:"),
+        ("hive", "thrift://127.0.0.1:9083"),
+        ("glue", "anything"),
+    ],
+)
+def test_a_catalog_server_that_proves_who_it_is_or_is_here_needs_no_leave(tmp_path: Path, kind: str, uri: str) -> None:
+    assert load(tmp_path, name="c", type=kind, uri=uri).catalogs[0].type == kind
+
+
+def test_the_rules_of_a_type_hold_however_it_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="would send a secret unprotected"):
+        load(tmp_path, name="c", type="REST", uri="http://catalog.example.com", token={"file": "token"})
+    assert load(tmp_path, name="c", type="Rest", uri="https://catalog.example.com").catalogs[0].properties()["type"] == "rest"

@@ -40,26 +40,10 @@ def test_the_secret_of_the_publisher_is_read_and_never_shown(tmp_path: Path) -> 
     assert "hush-hush" not in repr(found) and "hush-hush" not in found.model_dump_json()
 
 
-PLAIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.password": {"env": "P"}}
-
-
-@pytest.mark.parametrize("brokers", ["127.0.0.1:9092", "localhost:9092, 127.0.0.2:1", "[::1]:9092", "localhost"])
-def test_a_password_may_go_unprotected_within_this_machine(tmp_path: Path, brokers: str) -> None:
-    assert load(tmp_path, TOPIC | {"brokers": brokers, "properties": PLAIN}, P="x").brokers == brokers
-
-
-def test_a_secret_that_is_never_sent_needs_no_protection(tmp_path: Path) -> None:
-    assert load(tmp_path, TOPIC | {"properties": PLAIN | {"sasl.mechanisms": "SCRAM-SHA-512"}}, P="x").topic
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"properties": PLAIN}, "unprotected to kafka-1; set security.protocol to SASL_SSL"),
-        ({"properties": PLAIN, "brokers": "127.0.0.1:1,kafka-2:1"}, "unprotected to kafka-2"),
-        ({"properties": {"sasl.mechanism": "oauthbearer", "security.protocol": "sasl_plaintext"}}, "unprotected to kafka-1"),
         ({"properties": {"sasl.password": "hush"}}, "never the secret itself"),
-        ({"properties": {"sasl.username": "u"}}, "SASL_SSL"),
         ({"properties": {"acks": "1"}}, "acks: is the publisher's own"),
         ({"properties": {"enable.idempotence": False}}, "the publisher's own"),
         ({"properties": {"transactional.id": "x"}}, "the publisher's own"),

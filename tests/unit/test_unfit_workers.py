@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.spark_worker import unfit
+from archiver.spark_worker import shortage, unfit
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,26 @@ def test_what_does_not_mend_itself(said: str) -> None:
         'Cannot run program "python3": error=12, Cannot allocate memory',
         'Cannot run program "python3": error=24, Too many open files',
         "MemoryError",
+        "pyarrow.lib.ArrowMemoryError: malloc of size 1 failed",
+        "Caused by: java.lang.OutOfMemoryError: Java heap space",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "OSError: [Errno 24] Too many open files: '/site-packages/pandas/__init__.py'",
+        "OSError: [Errno 28] No space left on device",
+        "OSError: [Errno 122] Disk quota exceeded",
+        "BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "urllib3.exceptions.TimeoutError",
+        "RuntimeError: can't start new thread",
+        "ImportError: libarrow.so: failed to map segment from shared object: Cannot allocate memory",
+        "Caused by: java.io.IOException: No space left on device",
     ],
 )
 def test_a_shortage_goes_by(said: str) -> None:
-    assert unfit(RuntimeError(f"Job aborted\n  {said}")) is None
+    error = RuntimeError(f"Job aborted\n  {said}\n\tat java.base/x")
+    assert unfit(error) is None
+    assert shortage(error) == said
+
+
+@pytest.mark.parametrize("said", ["ValueError: MemoryError is no reason", "OSError: [Errno 13] Permission denied", "raise MemoryError()"])
+def test_what_is_no_shortage(said: str) -> None:
+    assert shortage(RuntimeError(f"Job aborted\n  {said}\n\tat java.base/x")) is None

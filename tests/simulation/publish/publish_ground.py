@@ -263,11 +263,11 @@ class Ground:
 
     def _same_from(self, checkpoint: LedgerCheckpoint) -> None:
         """A fold from a checkpoint on is the fold from the start."""
-        fold = checkpoint.fold()
-        for index, data in enumerate((self._entries or [])[checkpoint.index :], checkpoint.index):
-            fold.apply(index, data)
-        if encode(LedgerCheckpoint.of(fold)) != encode(LedgerCheckpoint.of(self.ledger)):
-            raise Violation("a fold from a checkpoint is the fold from the start", f"not from entry {checkpoint.index} on")
+        fold, index = checkpoint.fold, checkpoint.index
+        for at, data in enumerate((self._entries or [])[index:], index):
+            fold.apply(at, data)
+        if encode(fold) != encode(self.ledger):
+            raise Violation("a fold from a checkpoint is the fold from the start", f"not from entry {index} on")
 
     def trim(self, below: int) -> None:
         """The control log's trim: what goes must be in a checkpoint."""

@@ -32,7 +32,72 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $http "allowed_hosts" (concat $ours ($http.allowed_hosts | default list) | uniq) -}}
 {{- if not $http.tls }}{{ $_ := set $http "allow_http" true }}{{ end -}}
 {{- $_ := set $config "http" $http -}}
+{{- if .Values.executors.enabled -}}
+{{- $spark := $config.spark | default dict -}}
+{{- $ours := dict "spark.kubernetes.namespace" $space "spark.kubernetes.container.image" (include "archiver.image" .) -}}
+{{- $_ := set $ours "spark.kubernetes.container.image.pullPolicy" .Values.image.pullPolicy -}}
+{{- $_ := set $ours "spark.kubernetes.executor.podTemplateFile" "/etc/stream-archiver/executor-pod.yaml" -}}
+{{- $_ := set $ours "spark.kubernetes.authenticate.executor.serviceAccountName" (include "archiver.account" .) -}}
+{{- with .Values.image.pullSecrets }}{{ $_ := set $ours "spark.kubernetes.container.image.pullSecrets" (join "," .) }}{{ end -}}
+{{- $_ := set $ours "spark.authenticate" true -}}
+{{- $_ := set $ours "spark.network.crypto.enabled" true -}}
+{{- /* So that executors reach the pod, and go when it goes. */}}
+{{- $_ := set $ours "spark.driver.host" (dict "env" "POD_IP") -}}
+{{- $_ := set $ours "spark.kubernetes.driver.pod.name" (dict "env" "POD_NAME") -}}
+{{- $_ := set $ours "spark.driver.port" (int .Values.executors.driverPort) -}}
+{{- $_ := set $ours "spark.driver.blockManager.port" (int .Values.executors.blockManagerPort) -}}
+{{- range $key, $value := $spark.conf }}{{ $_ := set $ours $key $value }}{{ end -}}
+{{- $_ := set $spark "conf" $ours -}}
+{{- $_ := set $spark "master" ($spark.master | default "k8s://https://kubernetes.default.svc") -}}
+{{- $_ := set $config "spark" $spark -}}
+{{- end -}}
 {{- toYaml $config -}}
+{{- end }}
+
+{{- define "archiver.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* What every pod may, the archiver's and Spark's executors. */}}
+{{- define "archiver.restricted.pod" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: { type: RuntimeDefault }
+{{- end }}
+{{- define "archiver.restricted.container" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: { drop: [ALL] }
+{{- end }}
+
+{{- /* What Spark makes its executors' pods of. Not the labels of the archiver's own: its services must not lead here. */}}
+{{- define "archiver.executor" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    stream-archiver/executor-of: {{ include "archiver.name" . }}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  securityContext: {{- include "archiver.restricted.pod" . | nindent 4 }}
+  containers:
+    - name: executor
+      workingDir: /tmp
+      securityContext: {{- include "archiver.restricted.container" . | nindent 8 }}
+      volumeMounts:
+        - { name: scratch, mountPath: /tmp }
+  volumes:
+    - name: scratch
+      emptyDir: { sizeLimit: {{ .Values.scratch.size }} }
+  {{- range $key := list "nodeSelector" "tolerations" "affinity" }}
+  {{- with index $.Values $key }}
+  {{ $key }}: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
 {{- end }}
 
 {{- /* How the port is asked. */}}
@@ -57,6 +122,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $seen .name true -}}
 {{- end -}}
 {{- $config := .Values.config -}}
+{{- if and .Values.executors.enabled (not (hasPrefix "s3://" (($config.data | default dict).uri | default ""))) -}}
+{{- fail "config.data.uri is a folder of one pod, and executors are other pods: name s3://bucket/prefix, or leave executors.enabled out" -}}
+{{- end -}}
 {{- if gt (int $pods) 1 -}}
 {{- if hasKey ($config.metadata | default dict) "sqlite" -}}
 {{- fail "config.metadata.sqlite is a file of one pod, and there are several pods: name etcd, or have one workload with one replica" -}}

@@ -1,4 +1,4 @@
-"""What a look at a catalog has found, and what it means: values only."""
+"""What a look at something outside, such as a catalog, has found, and what it means: values only."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 
 class Verdict(enum.StrEnum):
-    """What one question to a catalog has come to."""
+    """What one question has come to."""
 
     FINE = "fine"
     NOTE = "note"
     """Good to know; nothing is wrong."""
     UNTOLD = "untold"
-    """Nobody could tell: the catalog is away, or was not asked."""
+    """Nobody could tell: it is away, or was not asked."""
     WRONG = "wrong"
-    """Archiving to it would not work."""
+    """It would not work with that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,14 @@ class Finding:
     """One question and its answer."""
 
     check: str
-    """`reachable`, `namespace NAME`, `table NAME`, `requests`, or of a probe `create`, `location`, `field ids`, `case`, `metadata`,
-    `requirements`, `removal`."""
+    """What was asked, such as `reachable` or `table NAME`."""
     verdict: Verdict
     told: str
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogChecked:
-    """Everything about one catalog."""
+class Checked:
+    """Everything about one of them."""
 
     name: str
     kind: str

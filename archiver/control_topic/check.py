@@ -1,0 +1,82 @@
+"""`archiver config check --connect`: whether the control topic is there and takes our events, before the first of them.
+
+Only asks: sends nothing and makes nothing. Three questions at most, each bounded by `request_timeout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archiver.checked import Checked, Finding, Verdict
+from archiver.clock import Clock
+from archiver.control_topic.kafka_topic import KafkaTopic, TopicLimits, TopicSeen
+from archiver.errors import ArchiverError, Halt
+from archiver.settings_events import ControlTopicSettings
+from archiver.wording import counted
+
+BESIDE_BYTES = 4096
+"""Room in a batch for what stands beside an event: key, headers, and what a broker counts besides."""
+
+
+def check_control_topic(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Checked:
+    """`event_bytes_max` is `events.bytes_max`."""
+    return Checked(kafka.topic, "kafka", tuple(_findings(kafka, event_bytes_max, clock)))
+
+
+def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -> Iterator[Finding]:
+    """In the order in which it is asked."""
+    try:
+        client = KafkaTopic(kafka, clock, silent=True)
+    except ArchiverError as error:
+        yield Finding("reachable", Verdict.WRONG, str(error))
+        return
+    asked = "reachable"
+    try:
+        yield Finding(asked, Verdict.FINE, f"it answers, and has {counted(client.brokers(), 'broker')}")
+        asked = f"topic {kafka.topic}"
+        seen = client.seen()
+        yield _topic(asked, seen)
+        yield _rights(seen)
+        asked = "limits"
+        yield _limits(client.limits(), seen, event_bytes_max)
+    except Halt as error:
+        yield Finding(asked, Verdict.WRONG, str(error))
+    except ArchiverError as error:
+        yield Finding(asked, Verdict.UNTOLD, f"{error} ({client.said})" if client.said else str(error))
+    finally:
+        client.close()
+
+
+def _topic(asked: str, seen: TopicSeen) -> Finding:
+    there = f"it is there, with {counted(len(seen.replicas), 'partition')}"
+    if seen.leaderless:
+        numbers = ", ".join(map(str, seen.leaderless))
+        return Finding(asked, Verdict.UNTOLD, f"{there}; without a leader at the moment, so that nothing can be written to: {numbers}")
+    if min(seen.replicas) == 1:
+        return Finding(asked, Verdict.NOTE, f"{there}, some with one replica: what is in those is lost with one broker")
+    return Finding(asked, Verdict.FINE, f"{there} of {counted(min(seen.replicas), 'replica')} or more")
+
+
+def _rights(seen: TopicSeen) -> Finding:
+    if seen.may_write is None:
+        return Finding("rights", Verdict.NOTE, "the cluster does not say what the user of events.kafka may do")
+    if not seen.may_write:
+        return Finding("rights", Verdict.WRONG, "the user of events.kafka may describe the topic and not write to it; give it that right")
+    return Finding("rights", Verdict.FINE, "the user of events.kafka may write to it")
+
+
+def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -> Finding:
+    if limits is None:
+        told = (
+            "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), so its limits are not compared with ours"
+        )
+        return Finding("limits", Verdict.NOTE, told)
+    if limits.replicas_min > min(seen.replicas):
+        told = f"min.insync.replicas is {limits.replicas_min}, and there are partitions with {counted(min(seen.replicas), 'replica')}"
+        return Finding("limits", Verdict.WRONG, f"{told}: those acknowledge nothing")
+    if limits.bytes_max < event_bytes_max + BESIDE_BYTES:
+        told = f"max.message.bytes is {limits.bytes_max}, too little for an event of events.bytes_max ({event_bytes_max})"
+        return Finding(
+            "limits", Verdict.WRONG, f"{told} and its headers: raise the one to {event_bytes_max + BESIDE_BYTES}, or lower the other"
+        )
+    return Finding("limits", Verdict.FINE, "it takes the largest event that we write")

@@ -1,0 +1,145 @@
+"""Bounds what waits for Spark.
+
+Owns the two clocks of a wait: a JVM that gives no sign of life is killed, and a job whose time is up is cancelled again and again until it
+has ended. Promises that whoever waits comes back with an error, whatever the other end does. Must never decide what that error means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+_ASK_EVERY_S = 1.0
+_ENDED_S = 2.0
+"""For a process that was killed to be gone."""
+_CANCEL_EVERY_S = 0.5
+
+
+class Pulse:
+    """Asks a JVM again and again while something waits for it: one that gives no sign of life in time is killed, so that the wait ends.
+
+    Enter it around the wait. Without a JVM of ours it does nothing.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes] | None = None, gateway: Any = None, timeout_s: float = threading.TIMEOUT_MAX
+    ) -> None:
+        self.timeout_s = timeout_s
+        self.silent = False
+        """Whether the JVM was killed because it gave no sign of life."""
+        self._process = process
+        self._gateway = gateway
+        self._answered = threading.Event()
+        self._done = threading.Event()
+
+    def __enter__(self) -> Self:
+        if self._process is not None:
+            for work in (self._ask, self._judge):
+                threading.Thread(target=work, name="spark-pulse", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._answered.set()
+
+    def kill(self) -> None:
+        """End the JVM whatever it does; whoever waits for it gets an error."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_ENDED_S)
+
+    def _ask(self) -> None:
+        while not self._done.wait(min(_ASK_EVERY_S, self.timeout_s / 2)):
+            with contextlib.suppress(Py4JError, OSError):
+                self._gateway.jvm.System.currentTimeMillis()
+                self._answered.set()
+
+    def _judge(self) -> None:
+        while self._answered.wait(self.timeout_s):
+            self._answered.clear()
+            if self._done.is_set():
+                return
+        if not self._done.is_set():
+            self.silent = True
+            _log.warning("the JVM of spark gave no sign of life for %g s and is killed", self.timeout_s)
+            self.kill()
+
+
+class JobWatch:
+    """Cancels what the thread that enters it starts on Spark, when the time is up; again and again, until the job has ended.
+
+    What answers and still does not end is left after some more time, that of `pulse`: a JVM of ours is killed, a Spark Connect server's
+    client is closed.
+    """
+
+    def __init__(self, session: SparkSession, tag: str, timeout_s: float, pulse: Pulse) -> None:
+        # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel nothing.
+        context = session.sparkContext if hasattr(session, "sparkContext") else None
+        self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
+        self._cancel: Callable[[str], object] = session.interruptTag if context is None else context.cancelJobsWithTag
+        self._remove: Callable[[str], object] = session.removeTag if context is None else context.removeJobTag
+        self._session = session if context is None else None
+        self._tag = tag
+        self._timeout_s = timeout_s
+        self._pulse = pulse
+        self._done = threading.Event()
+        self._left = False
+        self.overdue = False
+        """Whether the time was up before the job had ended."""
+        self._thread = threading.Thread(target=self._cancel_late, name="spark-watch", daemon=True)
+        # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both calls.
+        self._leave = threading.Timer(timeout_s + min(timeout_s, pulse.timeout_s), self._hang_up)
+        self._leave.daemon = True
+
+    def __enter__(self) -> Self:
+        self._add(self._tag)
+        self._thread.start()
+        if self._session is not None:
+            self._leave.start()
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
+        self._leave.cancel()
+        self._done.set()
+        self._thread.join(_CANCEL_EVERY_S)
+        with contextlib.suppress(PySparkException, Py4JError, OSError):  # The JVM may be gone, and the tag with it.
+            self._remove(self._tag)
+        if self._left and isinstance(error, ValueError):  # so gRPC calls a channel that is closed between two requests
+            raise ConnectionError(f"the client was closed: {error}") from error
+
+    def _cancel_late(self) -> None:
+        wait_s, cancelled_s = self._timeout_s, 0.0
+        while not self._done.wait(wait_s):
+            if self.overdue:
+                cancelled_s += wait_s
+            if cancelled_s > self._pulse.timeout_s:
+                self._pulse.kill()  # It answers, but the job does not end; a task may hang.
+            self.overdue = True
+            wait_s = _CANCEL_EVERY_S  # A job that starts only now is not met by the first call.
+            with contextlib.suppress(PySparkException, Py4JError, OSError, ValueError):
+                self._cancel(self._tag)
+
+    def _hang_up(self) -> None:
+        self._left = True
+        hang_up(self._session)
+
+
+def hang_up(session: Any) -> None:
+    """Close this end of a session over Spark Connect, whatever waits for its server; the other end goes by itself in time."""
+    client = session.client
+    # Closing the client alone first waits for what was asked of the server behind our back.
+    client._closed = True
+    client._channel.close()
+    client.close()

@@ -1,0 +1,90 @@
+"""A job whose time is up is cancelled until it has ended, whoever began it: real jobs of local[2]."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from archiver.errors import RetryLater
+from archiver.jobs import refine_spark
+from archiver.jobs.refine_spark import SparkRefiner
+from archiver.jobs.refined import RefineJob, RefineTopic
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
+from archiver.spark_session import SparkSessions
+from archiver.spark_turns import SparkTurns
+from reconcile.spark.reader import SparkRows
+from tests.support.intake_files import Intake, Row
+from tests.support.orders import raw_schema
+from tests.support.refining import CLUSTER, NOW, identify
+from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+ASLEEP_S = 100.0
+"""Of a task, and much more than a test waits."""
+TIME_S, IN_TIME_S = 1.0, 60.0
+
+
+@pytest.fixture
+def sessions(spark_sessions: SparkSessions) -> SparkSessions:  # noqa: F811
+    return spark_sessions
+
+
+@pytest.fixture
+def lost(sessions: SparkSessions, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The first three requests to cancel are lost; the tags of all of them."""
+    context, asked = sessions.session().sparkContext, list[str]()
+    cancel: Callable[[str], None] = context.cancelJobsWithTag
+
+    def cancelled(tag: str) -> None:
+        asked.append(tag)
+        if len(asked) > 3:
+            cancel(tag)
+
+    monkeypatch.setattr(context, "cancelJobsWithTag", cancelled)
+    return asked
+
+
+def asleep(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        time.sleep(ASLEEP_S)
+        yield batch
+
+
+def test_a_deep_audit_whose_first_cancels_are_lost_ends_all_the_same(sessions: SparkSessions, lost: list[str], tmp_path: Path) -> None:
+    rows = SparkRows(sessions.session, SparkTurns(IN_TIME_S).turn, TIME_S, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
+
+    def ask(session: SparkSession) -> list[Any]:
+        return session.range(1).mapInArrow(asleep, "id bigint").collect()
+
+    began = time.monotonic()
+    with pytest.raises(RetryLater, match=r"a job of the deep audit was cancelled after spark\.job_timeout = 1 s"):
+        rows._job(ask)
+    assert time.monotonic() - began < IN_TIME_S
+    assert len(lost) > 3
+    assert set(lost) == {"archiver-audit"}
+    assert sessions.session().range(3).count() == 3
+
+
+def test_a_refinement_whose_first_cancels_are_lost_ends_all_the_same(
+    sessions: SparkSessions, lost: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identify(tmp_path / "data")
+    intake = Intake(LocalObjectStore(tmp_path / "data"))
+    topic = intake.topic("clicks", 1)
+    intake.file({(topic, 0): [Row(NOW, b"one")]})
+    topics = {topic: RefineTopic(topic, "clicks", raw_schema(), "day")}
+    job = RefineJob(CLUSTER, StorePlace(f"file://{tmp_path}/data"), 1, topics, [tuple(intake.plans(topic, 0))])
+    monkeypatch.setattr(refine_spark, "refine_batches", asleep)
+    began = time.monotonic()
+    with pytest.raises(RetryLater, match="the refinement job was cancelled after 1 s"):
+        SparkRefiner(sessions.session, TIME_S, sessions.answering).refine(job)
+    assert time.monotonic() - began < IN_TIME_S
+    assert len(lost) > 3
+    assert set(lost) == {"archiver-refine"}
