@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -127,10 +127,10 @@ audit-dependencies:  ## Ask PyPI whether what the locks name has known vulnerabi
 		$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$lock.lock || exit 1; \
 	done
 
-bench: bench-refine bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity  ## Run all measurements
+bench: bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity  ## Run all measurements
 
-bench-refine: java $(INSTALLED)  ## Measure refinement against the libraries alone (needs Java)
-	$(BIN)/python bench/refine.py
+bench-limit: java $(INSTALLED)  ## Measure refinement against the libraries alone, and show where the time goes (needs Java)
+	$(BIN)/python -m bench.limit --output bench/results/limit.json
 
 bench-writer: $(INSTALLED)  ## Measure the vectorised writer
 	$(BIN)/python bench/writer.py

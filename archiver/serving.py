@@ -107,7 +107,7 @@ class Daemon:
         history = LagHistory(settings.daemon.history, settings.metrics.topics_max)
         self._sight = Sight(self._numbers, history, self._clock, self._owner)
         self._pace = Pace(self._clock)
-        self._tick = Tick(self._round, lambda: [topic.name for topic in self._settings.topics])
+        self._tick = Tick(self._round, lambda: self._settings)
         self._again = Again(self._clock, lambda: self._settings.cleanup.reconcile_after, lambda: self._settings.cleanup.interval)
         self._operations = DaemonOperations(lambda: self._serving, roles, self._cycles, self._tick, self._numbers)
         self._notifier = Notifier(environ, self._clock)

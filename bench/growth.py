@@ -65,7 +65,8 @@ from archiver.schema.state import TopicSchema, decide
 from archiver.settings import ArchiveSettings, TopicSettings
 from archiver.settings_groups import LogSettings
 from bench import counting_io
-from bench.refine import CLUSTER, descriptor_set, fill_intake, plans_of
+from bench.intake_files import CLUSTER, fill_intake, plans_of
+from bench.orders import descriptor_set
 from intake.fold import TopicState
 
 TOPIC = "orders"

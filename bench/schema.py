@@ -3,7 +3,7 @@
 Each case refines records from intake files to stored archives in this process, without Spark: everything of a refinement task (decoding,
 the byte-exact check, digests, bounds, Parquet, fsync). *Codec* is the part of it that turns values into columns, in the product's batches.
 
-- `plain`: clean cases against pyarrow and ptars alone, as in `bench.refine`: read the same intake files, decode, encode again and compare,
+- `plain`: clean cases against pyarrow and ptars alone, as in `bench.limit`: read the same intake files, decode, encode again and compare,
   write one synced Parquet file at the same zstd level.
 - `odd`: cases against the clean case of the same message, in the same repetition: 1 means that being odd costs nothing.
 
@@ -39,13 +39,13 @@ from archiver.objects.place import StorePlace
 from archiver.schema.codec import RecordCodec
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
-from bench.refine import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
+from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
 from bench.schema_messages import FLAT_LAST, FLAT_TEXT, NESTED_LAST, descriptor_set, file_of, handler, make_odd, make_values, odd_file
 from bench.writer import spread
 
 BAD_EVERY = 100_000
 WANTED = {"plain": 0.7, "one_bad": 0.9, "unknown": 0.4}
-"""Of the plain ratio (as in `bench.refine`), of one bad record in 100,000, and of a topic where every record has unknown fields."""
+"""Of the plain ratio (as in `bench.limit`), of one bad record in 100,000, and of a topic where every record has unknown fields."""
 _DECODE_ROWS, _DECODE_BYTES = RefineOptions().decode_rows, RefineOptions().decode_bytes
 
 
@@ -163,7 +163,7 @@ class Contender:
 
 
 def write_plain(objects: LocalObjectStore, messages: Any, target: Path) -> None:
-    """What a baseline of `bench.refine` does, in one process."""
+    """What the libraries alone do in `bench.limit`, in one process."""
     pending: list[pa.RecordBatch] = []
     for info in objects.list("intake/"):
         columns = ["key", "value", "headers", "event_timestamp", "accept_timestamp"]

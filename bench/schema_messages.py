@@ -1,4 +1,4 @@
-"""The messages of the schema bench: a flat one of 40 columns, one of three levels, one with a group and JSON, and values of them."""
+"""The messages of the schema bench: flat ones of 40 and 8 columns, one of three levels, one with a group and JSON, and their values."""
 
 from __future__ import annotations
 
@@ -44,6 +44,16 @@ def file_of(without: Collection[str] = ()) -> descriptor_pb2.FileDescriptorProto
     text, number, amount = _F.TYPE_STRING, _F.TYPE_INT64, _F.TYPE_DOUBLE
     messages: dict[str, list[tuple[str, Any, str | None, bool]]] = {
         "flat": flat,
+        "narrow": [
+            ("id", number, None, False),
+            ("text", text, None, False),
+            ("state", _F.TYPE_ENUM, ".bench.State", False),
+            ("at", _F.TYPE_MESSAGE, _STAMP, False),
+            ("amount", amount, None, False),
+            ("count", _F.TYPE_INT32, None, False),
+            ("flag", _F.TYPE_BOOL, None, False),
+            ("name", text, None, False),
+        ],
         "product": [("name", text, None, False), ("maker", text, None, False), ("price", amount, None, False)],
         "address": [("city", text, None, False), ("street", text, None, False), ("zip", text, None, False)],
         "customer": [("name", text, None, False), ("address", _F.TYPE_MESSAGE, ".bench.address", False)],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from archiver.clock import Clock
@@ -17,6 +17,7 @@ from archiver.daemon.telling import told_of_archiving
 from archiver.errors import Deposed, LeaseHeld, RetryLater
 from archiver.jobs.looks import Looks
 from archiver.jobs.report import ArchiveReport, TopicReport
+from archiver.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +60,12 @@ class Pace:
 class Tick:
     """Archives what is due. Safe for several threads; a round of its own and one that was asked for wait for each other."""
 
-    def __init__(self, archive: Callable[[Looks], ArchiveReport], topics: Callable[[], Iterable[str]]) -> None:
-        """`archive` carries out a round; `topics` are the names that the configuration has now."""
+    def __init__(self, archive: Callable[[Looks], ArchiveReport], settings: Callable[[], Settings]) -> None:
+        """`archive` carries out a round; `settings` is the configuration as it is now."""
         self._archive = archive
-        self._topics = topics
+        self._settings = settings
+        self._commits_s = 0.0
+        """What the commits of the last round of its own took together."""
         self._looks = Looks()
         self._reports: dict[str, TopicReport] = {}
         self._lock = threading.Lock()
@@ -72,16 +75,19 @@ class Tick:
         with self._lock:
             looks = self._looks
         try:
-            return self.note(self._archive(looks))
+            report = self._archive(looks)
+            self._commits_s = sum(tried.seconds for tried in report.commits)
+            return self.note(report)
         except (LeaseHeld, Deposed):
             self.forget()  # whoever leads knows better from here on
             raise
 
     def note(self, report: ArchiveReport) -> Told:
         """What a run did, this one or one that was asked for; the topics it did not look at keep their last report."""
+        topics = [topic.name for topic in self._settings().topics]
         with self._lock:
             self._reports |= report.topics
-            known = [self._reports[name] for name in sorted(self._topics()) if name in self._reports]
+            known = [self._reports[name] for name in sorted(topics) if name in self._reports]
         return told_of_archiving(report, known)
 
     def stuck(self) -> dict[str, str]:
@@ -91,6 +97,20 @@ class Tick:
 
     def notes(self) -> list[str]:
         """What an operator should know of topics that go on all the same."""
+        return [*self._outgrown(), *self._of_topics()]
+
+    def _outgrown(self) -> list[str]:
+        """Rounds follow each other, so each waits for the commits of the last one: delays grow by themselves, and here it is said."""
+        tick_s, took_s = self._settings().archive.tick, self._commits_s
+        if took_s <= tick_s:
+            return []
+        told = (
+            f"the commits of the last round took {took_s:,.0f} s, longer than archive.tick = {tick_s:g} s: no table gets the next one "
+            "sooner; longer archive delays (complete_delay_max) make fewer and larger commits"
+        )
+        return [told]
+
+    def _of_topics(self) -> list[str]:
         with self._lock:
             return [f"topic {name}: {note}" for name, item in sorted(self._reports.items()) for note in dict.fromkeys(item.notes)]
 

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from archiver.jobs.bounds import leaves
+from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, Encodings, chosen
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 
@@ -35,10 +36,6 @@ _IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "records_dige
 """What must agree before an object under our key counts as ours: the records are a function of the log, the columns also of the schema."""
 
 _HASH_CHUNK_BYTES = 1024 * 1024
-_DICTIONARY_BYTES_MAX = 256 * 1024
-"""A column with more distinct values than this holds is written plainly: measured both faster and smaller than Parquet's 1 MiB."""
-_KEY_PATHS = ("key.__raw__",)
-"""Binary columns whose values repeat: keys name things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +123,8 @@ class ArchiveWriter:
             handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=spool_dir)
         os.close(handle)
         self._path = Path(name)
-        try:
-            with _spooling("open"):
-                self._writer = _open_writer(self._path, schema, bounded, zstd_level)
-        except BaseException:
-            self._path.unlink(missing_ok=True)
-            raise
+        self._options = (bounded, zstd_level)
+        self._opened: pq.ParquetWriter | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Take columns for the current row group."""
@@ -143,17 +136,25 @@ class ArchiveWriter:
         """Write what is pending as one row group; nothing if nothing is."""
         if not self._pending:
             return
-        table = pa.Table.from_batches(self._pending, schema=self._schema)
         with _spooling("write to"):
-            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            writer = self._writer()
+            table = pa.Table.from_batches(self._pending, schema=self._schema)
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
+
+    def _writer(self) -> pq.ParquetWriter:
+        """Opened with the first row group, from whose rows the encodings are chosen."""
+        if self._opened is None:
+            self._opened = _open_writer(self._path, self._schema, *self._options, chosen(self._schema, self._pending))
+        return self._opened
 
     def finish(self, footer: Footer) -> SpooledArchive:
         """Close the file; the caller publishes it, or removes it."""
         self.close_row_group()
         with _spooling("close"):
-            self._writer.add_key_value_metadata(footer.values())
-            self._writer.close()
+            writer = self._writer()
+            writer.add_key_value_metadata(footer.values())
+            writer.close()
             with self._path.open("r+b") as file:
                 seal(file)
                 file.seek(0)
@@ -166,7 +167,8 @@ class ArchiveWriter:
         """Close and remove the spool file, whatever state it is in."""
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
         with contextlib.suppress(OSError, pa.ArrowException):
-            self._writer.close()
+            if self._opened is not None:
+                self._opened.close()
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 
@@ -186,10 +188,8 @@ def _spooling(doing: str) -> _Spooling:
     return _Spooling(doing)
 
 
-def _open_writer(path: Path, schema: pa.Schema, bounded: Set[int], zstd_level: int) -> pq.ParquetWriter:
-    """A writer with the encodings that were measured to be worth it (docs/decisions, facts of refinement)."""
+def _open_writer(path: Path, schema: pa.Schema, bounded: Set[int], zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
     columns = leaves(schema)
-    dictionary, encodings = _encodings(schema)
     bounded_paths = [leaf.path for leaf in columns if leaf.field_id in bounded and not leaf.repeated]
     order = {leaf.path: position for position, leaf in enumerate(columns)}
     return pq.ParquetWriter(
@@ -198,31 +198,14 @@ def _open_writer(path: Path, schema: pa.Schema, bounded: Set[int], zstd_level: i
         version="2.6",
         compression="zstd",
         compression_level=zstd_level,
-        use_dictionary=dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
-        dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
-        column_encoding=encodings,
+        use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
+        dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
+        column_encoding=encodings.others,
         write_statistics=bounded_paths,
         write_page_checksum=True,
         store_schema=False,
         sorting_columns=[pq.SortingColumn(order[path]) for path in ("kafka.ingest_timestamp", "kafka.offset") if path in order],
     )
-
-
-def _encodings(schema: pa.Schema) -> tuple[list[str], dict[str, str]]:
-    """Dictionaries for what repeats, deltas for numbers and times, lengths apart for original bytes."""
-    dictionary: list[str] = []
-    encodings: dict[str, str] = {}
-    for leaf in leaves(schema):
-        kind = leaf.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or leaf.path in _KEY_PATHS:
-            dictionary.append(leaf.path)
-        elif pa.types.is_int32(kind) or pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
-            encodings[leaf.path] = "DELTA_BINARY_PACKED"
-        elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            encodings[leaf.path] = "DELTA_LENGTH_BYTE_ARRAY"
-        else:
-            encodings[leaf.path] = "PLAIN"
-    return dictionary, encodings
 
 
 def publish(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:

@@ -75,6 +75,9 @@ class Doubts:
         return self._above.rows_of(np.searchsorted(self._offsets, elements, side="right") - 1)
 
 
+_FEW_ENTRIES = 8
+"""Maps that have no more are compared entry by entry, which is quicker than to sort all."""
+
 Unrecognized: TypeAlias = "Callable[[MessageTree, Sequence[Array]], Array]"
 """Makes the `__unrecognized__` column of one message level from the level's tree and all its children (wire form)."""
 
@@ -241,12 +244,16 @@ def _double_keys(offsets: Offsets, keys: Array) -> Bools | None:
     lengths = np.diff(offsets)
     if len(lengths) == 0 or lengths.max() < 2:
         return None
-    codes = keys.dictionary_encode()
+    codes = keys.dictionary_encode().indices.to_numpy()
     rows = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    pairs = rows * len(codes.dictionary) + codes.indices.to_numpy()
-    if pc.count_distinct(arrow.array(pairs)).as_py() == len(pairs):
+    if lengths.max() <= _FEW_ENTRIES:
+        double = np.zeros(len(codes), np.bool_)
+        for apart in range(1, int(lengths.max())):
+            double[apart:] |= (codes[apart:] == codes[:-apart]) & (rows[apart:] == rows[:-apart])
+        return double if double.any() else None
+    _, first = np.unique(rows * (int(codes.max()) + 1) + codes, return_index=True)
+    if len(first) == len(codes):
         return None
-    _, first = np.unique(pairs, return_index=True)
-    double = np.ones(len(pairs), np.bool_)
+    double = np.ones(len(codes), np.bool_)
     double[first] = False
     return double

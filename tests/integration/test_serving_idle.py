@@ -31,7 +31,7 @@ class Lasting(Driver):
         self.jobs = []
         self.prepared: list[str] = []
         self.application = Application(load_settings(deployment.config, {}), {}, self.clock, lasting=True, holding=holding)
-        self.tick = Tick(self._round, lambda: [topic.name for topic in self.application.settings.topics])
+        self.tick = Tick(self._round, lambda: self.application.settings)
 
     def _round(self, looks: Looks) -> ArchiveReport:
         made = self.application.archiving(self.told.append)

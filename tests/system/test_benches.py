@@ -227,6 +227,25 @@ def test_requests(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(TIMEOUT_S + 60)
+def test_limit(tmp_path: Path) -> None:
+    (shape,) = measured("limit", tmp_path)["shapes"].values()
+    runs = {"default", "tuned", "task", "refine", "whole"}
+    for figures in (shape["records_per_core_second"], shape["records_per_second"]):
+        assert set(figures) == runs
+        for figure in figures.values():
+            check_spread(figure)
+    for ratio in ("refine", "refine_tuned", "refine_wall", "task", "whole"):
+        check_spread(shape[f"{ratio}_by_libraries"])
+    # Each process reads all its files, whatever the options: nobody was measured on less.
+    assert all(size > 100_000 for size in shape["stored_bytes"].values())
+    steps = shape["steps"]
+    assert set(steps["default"]) == {"read", "decode", "encode and compare", "write"}
+    assert {"read", "decode", "encode", "write", "digest", "everything else"} <= set(steps["task"])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(TIMEOUT_S + 60)
 def test_etcd_log(tmp_path: Path) -> None:
     document = measured("etcd_log", tmp_path)
     for name in ("one_member", "three_members"):
@@ -244,5 +263,5 @@ def test_etcd_log(tmp_path: Path) -> None:
         assert taken["entry_bytes"] < taken["bytes_kept_per_entry"][half] < 3 * taken["entry_bytes"]
         assert taken["bytes_kept_per_entry"][half] < taken["bytes_per_append"][half]
     entries = document["deployment"]
-    assert entries["intake_entries_per_round"]["count"] == 1
+    assert entries["intake_entries_per_round"]["count"] in (1, 2)  # a tick too, where the last one is ten seconds old
     assert entries["control_entries_per_round"]["count"] == LEDGER_ENTRIES_OF_A_ROUND

@@ -7,7 +7,8 @@ from archiver.daemon.tick import Tick
 from archiver.errors import Halt, RetryLater
 from archiver.jobs.looks import Looks
 from archiver.jobs.replay_report import ReplayReport, TopicReplay
-from archiver.jobs.report import ArchiveReport, TopicReport
+from archiver.jobs.report import ArchiveReport, CommitTry, TopicReport
+from archiver.settings import Settings
 from reconcile.clean import CleanReport
 
 
@@ -50,11 +51,33 @@ def test_topics_in_trouble_are_named_and_count() -> None:
     assert told_of_archiving(report, [late]).outcome == "untold"
 
 
+def settings() -> Settings:
+    topics = [{"name": name, "partitions": 1, "archive": {"kind": "parquet"}} for name in ("orders", "clicks")]
+    metadata = {"sqlite": {"path": "metadata.db"}}
+    return Settings.model_validate(
+        {"cluster": "c", "data": {"uri": "data"}, "metadata": metadata, "archive": {"tick": "10s"}, "topics": topics}
+    )
+
+
+def test_commits_that_outgrow_the_tick_are_said() -> None:
+    def after(*seconds: float) -> list[str]:
+        report = ArchiveReport(rounds=1)
+        for took_s in seconds:
+            report.committing(CommitTry("orders", took_s, 1, "committed"))
+        tick = Tick(lambda _: report, settings)
+        tick.run()
+        return tick.notes()
+
+    assert after() == after(4.0, 6.0) == []
+    (told,) = after(4.0, 6.0, 7.5)
+    assert told.startswith("the commits of the last round took 18 s, longer than archive.tick = 10 s: no table gets the next one sooner")
+
+
 def test_what_an_operator_should_know_of_topics_that_go_on() -> None:
     """It is said with every round until a round of that topic is without it, and is no trouble."""
     note = "archiving goes on with the last known schema"
     noted = ArchiveReport(rounds=1, topics={"orders": TopicReport("orders", "archived", archives=1, rows=3, notes=[note, note])})
-    tick = Tick(lambda _: noted, lambda: ["orders", "clicks"])
+    tick = Tick(lambda _: noted, settings)
     told = tick.run()
     assert told.outcome == "fine"
     assert told.line.endswith(f"; orders: {note}")

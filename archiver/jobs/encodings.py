@@ -1,0 +1,160 @@
+"""Which Parquet encoding each column of an archive gets, chosen from its own first rows.
+
+Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin alike, else plain or lengths
+apart. A choice never concerns what is read back, only bytes and time; one that fits the later rows less costs some of both. What is chosen
+is a function of the first row group, so the same records in the same groups give the same file.
+
+Measured in `bench/limit.py`; decision 0047 has what was tried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.jobs.bounds import Leaf, leaves
+from archiver.schema.arrow import arrow
+
+DICTIONARY_BYTES_MAX = 1024 * 1024
+"""A dictionary that grows beyond this is given up by the writer; one that is expected to is not begun."""
+SAMPLE_ROWS = 1024
+"""Looked at, at the beginning of the first batch of rows and at the end of the last one: neighbours, because deltas are of these."""
+ROWS_MIN = 4096
+"""In fewer rows there is less to win than the look costs."""
+_NEIGHBOURS = 128
+"""So many texts of a sample are compared with the one before."""
+_REPEATED = 8
+"""Numbers that are there so many times each, at the mean, are worth a dictionary if it needs fewer bits than deltas do."""
+_REPEATED_TEXTS = 4
+"""Texts that are there so many times each, at the mean, are worth one."""
+_SHARED_MIN = 4.0
+"""Bytes that a value must have in common with the one before, at the mean, to be worth a look at each."""
+_MINIBLOCK = 32
+"""Deltas that share a width in DELTA_BINARY_PACKED."""
+_NAMES = ("key.__raw__",)
+"""Binary columns that are chosen for like texts: keys name things. Other binary columns are messages or parts of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encodings:
+    """As `pyarrow.parquet.ParquetWriter` takes them: columns with a dictionary, and the encodings of all others."""
+
+    dictionary: list[str]
+    others: dict[str, str]
+
+
+def chosen(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Encodings:
+    """For an archive of that schema (with field ids) and its first row group; by the types alone if that has few rows."""
+    rows = sum(batch.num_rows for batch in batches)
+    values: dict[str, list[pa.Array[Any]]] = {}
+    if rows >= ROWS_MIN:
+        first, last = batches[0], batches[-1]
+        for sample in (_rows(first, 0), _rows(last, max(0, last.num_rows - SAMPLE_ROWS))):
+            for name, column in zip(sample.schema.names, sample.columns, strict=True):
+                for path, found in _leaf_values(name, column):
+                    values.setdefault(path, []).append(found.drop_null())
+    dictionary: list[str] = []
+    others: dict[str, str] = {}
+    for leaf in leaves(schema):
+        encoding = _encoding(leaf, [one for one in values.get(leaf.path, []) if len(one)], rows)
+        if encoding is None:
+            dictionary.append(leaf.path)
+        else:
+            others[leaf.path] = encoding
+    return Encodings(dictionary, others)
+
+
+def _rows(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+    """A sample, copied: no offset is left in it."""
+    return batch.take(arrow.array(np.arange(start, min(start + SAMPLE_ROWS, batch.num_rows))))
+
+
+def _leaf_values(path: str, array: pa.Array[Any]) -> Iterator[tuple[str, pa.Array[Any]]]:
+    """The physical columns under a column, with the paths of `leaves`."""
+    kind: Any = array.type
+    found: Any = array
+    if pa.types.is_struct(kind):
+        for place in range(kind.num_fields):
+            yield from _leaf_values(f"{path}.{kind.field(place).name}", found.field(place))
+    elif pa.types.is_map(kind):
+        yield from _leaf_values(f"{path}.key_value.key", found.keys)
+        yield from _leaf_values(f"{path}.key_value.value", found.items)
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaf_values(f"{path}.list.element", found.values)
+    else:
+        yield path, found
+
+
+def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], rows: int) -> str | None:
+    """Parquet's name of it; None: a dictionary. `rows` are those of the whole row group."""
+    kind = leaf.type
+    if pa.types.is_int32(kind) or pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+        return _of_numbers([_numbers(one) for one in samples])
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or leaf.path in _NAMES:
+        return _of_texts([one.cast(pa.binary()) for one in samples], rows)
+    return "DELTA_LENGTH_BYTE_ARRAY" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "PLAIN"
+
+
+def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
+    if not samples:
+        return "DELTA_BINARY_PACKED"
+    together = np.concatenate(samples)
+    distinct = len(np.unique(together))
+    if distinct * _REPEATED > len(together):
+        return "DELTA_BINARY_PACKED"
+    return None if (distinct - 1).bit_length() < _delta_bits(samples) else "DELTA_BINARY_PACKED"
+
+
+def _delta_bits(samples: list[npt.NDArray[np.int64]]) -> float:
+    """Bits of a value as DELTA_BINARY_PACKED has it: the width of the largest delta of its block above the smallest one."""
+    widths: list[float] = []
+    for numbers in samples:
+        deltas = np.diff(numbers)
+        blocks = deltas[: len(deltas) // _MINIBLOCK * _MINIBLOCK].reshape(-1, _MINIBLOCK)
+        spans = blocks.max(axis=1).astype(np.float64) - blocks.min(axis=1)
+        widths += np.ceil(np.log2(spans + 1)).tolist()
+    return sum(widths) / len(widths) if widths else 0.0
+
+
+def _numbers(array: pa.Array[Any]) -> npt.NDArray[np.int64]:
+    plain = array.cast(pa.int32()) if pa.types.is_date32(array.type) else array
+    found: npt.NDArray[np.int64] = plain.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _of_texts(samples: list[pa.Array[Any]], rows: int) -> str | None:
+    if not samples:
+        return None
+    count = sum(map(len, samples))
+    distinct = _distinct(samples)
+    size = sum(one.get_total_buffer_size() for one in samples) / count
+    values = rows * count / (2 * SAMPLE_ROWS)
+    if distinct * _REPEATED_TEXTS <= values and distinct * size <= DICTIONARY_BYTES_MAX:
+        return None
+    shared: list[int] = []
+    for sample in samples:
+        texts: list[Any] = sample.slice(0, _NEIGHBOURS).to_pylist()
+        shared += [_shared(before, after) for before, after in pairwise(texts)]
+    return "DELTA_BYTE_ARRAY" if shared and sum(shared) / len(shared) >= _SHARED_MIN else "PLAIN"
+
+
+def _distinct(samples: list[pa.Array[Any]]) -> float:
+    """How many different values the column has, reckoned from those that two samples share: a thousand rows do not show five thousand."""
+    if len(samples) == 1:
+        samples = [samples[0].slice(0, len(samples[0]) // 2), samples[0].slice(len(samples[0]) // 2)]
+    one, other = (sample.unique() for sample in samples)
+    both = len(one) + len(other) - len(arrow.concat_arrays([one, other]).unique())
+    return len(one) * len(other) / both if both else math.inf
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """How many bytes two values begin with alike."""
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in alike)

@@ -1,0 +1,102 @@
+"""What refinement costs at least: the libraries alone, no Spark, no promises.
+
+A process reads its share of the intake files, decodes the values with ptars, encodes them again and compares, and writes one synced Parquet
+file. No partitions, no ingest times, no digests, no bounds beyond what the options write.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from bench.intake_files import ZSTD_LEVEL
+from bench.shapes import SHAPES
+
+COLUMNS = ["key", "value", "headers", "event_timestamp", "accept_timestamp"]
+DECODE_ROWS = 65_536
+GROUP_ROWS = 1_000_000
+DEFAULT, TUNED = "default", "tuned"
+
+
+class Steps:
+    """CPU seconds of this process by step."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("read", "decode", "encode and compare", "write"), 0.0)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """What happens inside belongs to that step."""
+        began = time.process_time()
+        yield
+        self.seconds[name] += time.process_time() - began
+
+
+def refine_share(shape: str, paths: list[str], target: str, options: str) -> tuple[int, dict[str, float]]:
+    """What one process does with its files; the size of its file, and CPU seconds by step."""
+    messages = SHAPES[shape].handler()
+    steps = Steps()
+    writer: pq.ParquetWriter | None = None
+    pending: list[pa.RecordBatch] = []
+    for path in paths:
+        with steps.step("read"):
+            batches = pq.read_table(path, columns=COLUMNS, use_threads=False).combine_chunks().to_batches(max_chunksize=DECODE_ROWS)
+        for batch in batches:
+            values = batch.column("value")
+            with steps.step("decode"):
+                decoded = messages.array_to_record_batch(values)
+            with steps.step("encode and compare"):
+                assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), values)).as_py()
+            pending.append(_joined(batch.drop_columns(["value"]), decoded))
+        if sum(one.num_rows for one in pending) >= GROUP_ROWS:
+            with steps.step("write"):
+                writer = _written(writer, pending, target, options)
+    with steps.step("write"):
+        writer = _written(writer, pending, target, options)
+        writer.close()
+        descriptor = os.open(target, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    return Path(target).stat().st_size, steps.seconds
+
+
+def _joined(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
+    names = [*left.schema.names, *(f"value.{name}" for name in right.schema.names)]
+    return pa.RecordBatch.from_arrays([*left.columns, *right.columns], names=names)
+
+
+def _written(writer: pq.ParquetWriter | None, pending: list[pa.RecordBatch], target: str, options: str) -> pq.ParquetWriter:
+    table = pa.Table.from_batches(pending)
+    pending.clear()
+    if writer is None:
+        chosen = options_of(table.schema) if options == TUNED else {}
+        writer = pq.ParquetWriter(target, table.schema, compression="zstd", compression_level=ZSTD_LEVEL, **chosen)
+    writer.write_table(table, row_group_size=max(1, table.num_rows))
+    return writer
+
+
+def options_of(schema: pa.Schema) -> dict[str, Any]:
+    """Encodings by type and statistics outside of lists, as an archive has them."""
+    empty = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), empty)
+    leaves = [pq.read_metadata(pa.BufferReader(empty.getvalue())).schema.column(place) for place in range(_leaf_count(empty))]
+    strings = [leaf.path for leaf in leaves if leaf.logical_type.type == "STRING" or leaf.path == "key"]
+    numbers = [leaf.path for leaf in leaves if leaf.physical_type in ("INT32", "INT64")]
+    return {
+        "use_dictionary": strings,
+        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
+        "write_statistics": [leaf.path for leaf in leaves if leaf.max_repetition_level == 0],
+        "store_schema": False,
+    }
+
+
+def _leaf_count(file: pa.BufferOutputStream) -> int:
+    return pq.read_metadata(pa.BufferReader(file.getvalue())).num_columns

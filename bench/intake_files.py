@@ -1,0 +1,72 @@
+"""Records in intake files, as the product's writer leaves them, and the plans that refine them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from archiver.clock import SystemClock
+from archiver.ids import SystemIds, TopicId
+from archiver.jobs.plan import Plan, plan_partition
+from archiver.log.memory import MemoryLogStore
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import cluster_key
+from archiver.settings_groups import IntakeSettings, LogSettings
+from bench.orders import make_values
+from intake.records import RECORD_SCHEMA
+from intake.sequencer import Sequencer
+from intake.writer import IntakeWriter
+
+PARTITIONS = 16
+CLUSTER = "c" * 32
+ZSTD_LEVEL = 1
+CHUNK_ROWS = 200_000
+"""Sent at a time."""
+FILES_MIN = 4
+"""Each core has some to read."""
+
+
+def fill_intake(
+    count: int, folder: Path, make: Callable[[int, int], pa.Array[Any]] = make_values
+) -> tuple[Sequencer, LocalObjectStore, TopicId, int]:
+    """Send the records through the writer of the product; returns also the raw bytes. `make`: values from a count and a seed."""
+    objects = LocalObjectStore(folder / "data")
+    identity = {"format": 1, "cluster_id": CLUSTER, "name": "bench"}
+    objects.create(cluster_key(), json.dumps(identity).encode())
+    settings = LogSettings()
+    sequencer = Sequencer(MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings)
+    topic = sequencer.declare_topic("orders", PARTITIONS)
+    with IntakeWriter(objects, sequencer, IntakeSettings(), SystemClock(), SystemIds()) as writer:
+        raw_bytes = send(writer, count, make)
+    return sequencer, objects, topic.topic_id, raw_bytes
+
+
+def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[Any]]) -> int:
+    """Send so many records to the topic `orders` and wait until they are in the log; the raw bytes of them."""
+    raw_bytes = 0
+    step = max(1, min(CHUNK_ROWS, count // FILES_MIN))
+    for first in range(0, count, step):
+        rows = min(step, count - first)
+        values = make(rows, first)
+        keys = pa.array([b"%012d" % number for number in range(first, first + rows)], pa.binary())
+        headers = pa.array([[]] * rows, RECORD_SCHEMA.field("headers").type)
+        times = pa.array(1_700_000_000_000_000 + np.arange(first, first + rows) * 50).cast(RECORD_SCHEMA.field("event_timestamp").type)
+        writer.send_batch("orders", pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA))
+        raw_bytes += values.get_total_buffer_size() + 12 * rows
+        writer.flush()
+    return raw_bytes
+
+
+def plans_of(sequencer: Sequencer, topic_id: TopicId, epoch: int) -> list[Plan]:
+    """Everything there is, cut as the product cuts by default."""
+    fold = sequencer.fold
+    found: list[Plan] = []
+    for partition in range(PARTITIONS):
+        tp = (topic_id, partition)
+        found += plan_partition(tp, "orders", fold.segments(tp), 0, fold.stable_offset(tp), epoch, 128 * 2**20)
+    return found

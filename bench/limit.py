@@ -1,0 +1,297 @@
+"""How close refinement comes to the limit of the libraries it stands on, and where its time goes.
+
+For a narrow message (8 columns), a wide one (40) and nested orders, 2 million records each, all from the same intake files:
+
+- `default`, `tuned`: pyarrow and ptars alone (`bench/bare.py`), one process per core, with pyarrow's own Parquet options and with encodings
+  and statistics as an archive has them, both zstd at the level of archives;
+- `task`: everything a refinement task does, in this process, without Spark;
+- `refine`: the product's refinement on a warm Spark session on all cores, from planning to stored archives;
+- `whole`: what `archiver archive` drives, on as many new ones: the log read, planned, refined, told to the ledger and committed to a
+  table on a SQL catalog.
+
+Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers among them. What is compared
+alternates, and a ratio is that of one repetition. `steps` are CPU seconds: of the libraries by a clock around each call, of a task by a
+profile of one more run; `spark` is what `refine` takes beyond the task in the same repetition.
+
+    python -m bench.limit [--quick] [--records 2000000] [--repetitions 5] [--shapes narrow,wide,nested] [--output bench/results/limit.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import cProfile
+import json
+import os
+import platform
+import pstats
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from archiver.assemble import Application
+from archiver.jobs.bundle import bundle
+from archiver.jobs.plan import Plan
+from archiver.jobs.refine_spark import SparkRefiner
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic
+from archiver.jobs.task import run_bundle
+from archiver.objects.place import StorePlace
+from archiver.schema.state import decide
+from archiver.settings import load_settings
+from archiver.settings_groups import SparkSettings
+from archiver.spark_session import SparkSessions
+from bench.bare import DEFAULT, TUNED, refine_share
+from bench.intake_files import CLUSTER, PARTITIONS, ZSTD_LEVEL, fill_intake, plans_of, send
+from bench.shapes import SHAPES, Shape
+from bench.writer import spread
+
+CORES = os.cpu_count() or 1
+OPEN_WRITERS_MAX = 64
+WANTED = {"refine": 0.9, "whole": 0.8}
+"""Of the libraries' records per core-second."""
+STEP_OF = {
+    "read_row_group": "read",
+    "array_to_record_batch": "decode",
+    "record_batch_to_array": "encode",
+    "write_table": "write",
+    "update": "digest",
+    "fsync": "fsync",
+}
+"""By the name of the function that does it."""
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and everything it started, also what has ended: the JVM, its Python workers, the libraries' processes."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+class Libraries:
+    """pyarrow and ptars alone in processes that live on."""
+
+    def __init__(self, shape: str, paths: list[str], folder: Path, options: str, pool: ProcessPoolExecutor) -> None:
+        self._shape, self._folder, self._options, self._pool = shape, folder, options, pool
+        self._shares = [paths[number::CORES] for number in range(CORES)]
+        self.stored_bytes = 0
+        self.steps: Counter[str] = Counter()
+        """Of the last run."""
+
+    def run(self) -> None:
+        """Once over all files."""
+        targets = [str(self._folder / f"bare-{number}.parquet") for number in range(CORES)]
+        done = self._pool.map(refine_share, [self._shape] * CORES, self._shares, targets, [self._options] * CORES)
+        self.stored_bytes, self.steps = 0, Counter()
+        for size, seconds in done:
+            self.stored_bytes += size
+            self.steps.update(seconds)
+        for target in targets:
+            Path(target).unlink()
+
+
+class Refinement:
+    """The product's refinement of records in intake files."""
+
+    def __init__(self, shape: Shape, records: int, folder: Path, sessions: SparkSessions) -> None:
+        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(records, folder, shape.make)
+        self._topics = {self._topic_id: RefineTopic(self._topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")}
+        self._refiner = SparkRefiner(sessions.session)
+        self._epoch = 0
+        self.stored_bytes = 0
+
+    @property
+    def paths(self) -> list[str]:
+        """The intake files."""
+        return [str(self._objects.root / info.key) for info in self._objects.list("intake/")]
+
+    def on_spark(self) -> None:
+        """From planning to the last archive, by Spark."""
+        self._run(self._refiner.refine)
+
+    def here(self) -> None:
+        """The same in this process."""
+        self._run(lambda job: [result for descriptor in job.descriptors() for result in run_bundle(descriptor)])
+
+    def steps(self) -> Counter[str]:
+        """CPU seconds of a run in this process by step."""
+        profile = cProfile.Profile(time.process_time)
+        profile.enable()
+        self.here()
+        profile.disable()
+        found: Counter[str] = Counter()
+        for (_, _, name), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+            found[next((step for part, step in STEP_OF.items() if f"'{part}'" in name or name == part), "everything else")] += own
+        return found
+
+    def _run(self, refine: Callable[[RefineJob], list[PlanResult]]) -> None:
+        self._epoch += 1
+        plans: list[Plan] = plans_of(self._sequencer, self._topic_id, self._epoch)
+        bundles = bundle(plans, CORES, SparkSettings().task_bytes, OPEN_WRITERS_MAX)
+        place = StorePlace(f"file://{self._objects.root}")
+        results = refine(RefineJob(CLUSTER, place, self._epoch, self._topics, bundles, RefineOptions(zstd_level=ZSTD_LEVEL)))
+        assert all(result.error is None for result in results), results
+        files = [file for result in results for file in result.files]
+        assert sum(file.archive.rows for file in files) == sum(plan.rows for plan in plans)
+        self.stored_bytes = sum(file.archive.size for file in files)
+        for file in files:
+            self._objects.delete(file.archive.key)
+
+
+class Whole:
+    """A deployment with one table, whose runs archive as many new records each time."""
+
+    def __init__(self, shape: Shape, records: int, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "message.binpb").write_bytes(shape.source.descriptor_set)
+        topic = {
+            "name": "orders",
+            "partitions": PARTITIONS,
+            "value": {"descriptor_set": "message.binpb", "message": shape.source.message},
+            "archive": {"kind": "iceberg", "catalog": "local", "table": "bench.orders"},
+        }
+        document = {
+            "cluster": "bench",
+            "data": {"uri": "data"},
+            "metadata": {"sqlite": {"path": "metadata.db"}},
+            "catalogs": [{"name": "local", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}],
+            "spark": {"master": f"local[{CORES}]"},
+            "topics": [topic],
+        }
+        (folder / "archiver.yaml").write_text(yaml.safe_dump(document))
+        self._application = Application(load_settings(folder / "archiver.yaml", os.environ), os.environ)
+        self._shape, self._records = shape, records
+
+    def prepare(self) -> None:
+        """New records; not measured."""
+        with self._application.writer() as writer:
+            send(writer, self._records, self._shape.make)
+
+    def run(self) -> None:
+        """Archive them."""
+        report = self._application.archiving(lambda _: None).run(everything=True)
+        (topic,) = report.topics.values()
+        assert (topic.rows, topic.commit_attempts) == (self._records, 1), topic
+
+    def close(self) -> None:
+        """End its Spark session too."""
+        self._application.close()
+
+
+def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool: ProcessPoolExecutor) -> dict[str, Any]:
+    """Everything about one shape."""
+    folder.mkdir()
+    shape = SHAPES[name]
+    sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
+    ours = Refinement(shape, records, folder, sessions)
+    libraries = {options: Libraries(name, ours.paths, folder, options, pool) for options in (DEFAULT, TUNED)}
+    whole = Whole(shape, records, folder / "whole")
+    runs: dict[str, Callable[[], None]] = {
+        **{options: one.run for options, one in libraries.items()},
+        "task": ours.here,
+        "refine": ours.on_spark,
+    }
+    spent: dict[str, list[tuple[float, float]]] = {run: [] for run in (*runs, "whole")}
+    for repetition in range(-1, repetitions):
+        for run, work in runs.items():
+            _timed(spent[run], work, f"{name:>7} {run:>8} {repetition + 1}")
+    sessions.close()  # one JVM in a process, and the whole has its own
+    for repetition in range(-1, repetitions):
+        whole.prepare()
+        _timed(spent["whole"], whole.run, f"{name:>7}    whole {repetition + 1}")
+        _timed(spent[DEFAULT], libraries[DEFAULT].run, f"{name:>7}  default beside it")
+    whole.close()
+    return _document(records, repetitions, spent, ours, libraries)
+
+
+def _timed(taken: list[tuple[float, float]], work: Callable[[], None], label: str) -> None:
+    before, began = cpu_seconds(), time.perf_counter()
+    work()
+    taken.append((cpu_seconds() - before, time.perf_counter() - began))
+    print(f"{label}: {taken[-1][0]:.2f} CPU s, {taken[-1][1]:.2f} s", file=sys.stderr, flush=True)
+
+
+def _document(
+    records: int, repetitions: int, spent: dict[str, list[tuple[float, float]]], ours: Refinement, libraries: dict[str, Libraries]
+) -> dict[str, Any]:
+    # Each first run warms up; the libraries ran once with each refinement, and once more beside each whole run.
+    first, beside = slice(1, repetitions + 1), slice(repetitions + 2, None)
+
+    def ratios(theirs: list[tuple[float, float]], mine: list[tuple[float, float]], what: int = 0) -> dict[str, float]:
+        return spread([a[what] / b[what] for a, b in zip(theirs, mine, strict=True)])
+
+    default, refine = spent[DEFAULT][first], spent["refine"][first]
+    in_spark = [max(0.0, on[0] - here[0]) for on, here in zip(refine, spent["task"][first], strict=True)]
+    return {
+        "raw_bytes_per_record": round(ours.raw_bytes / records, 1),
+        "records_per_core_second": {run: spread([records / cpu for cpu, _ in taken[first]]) for run, taken in spent.items()},
+        "records_per_second": {run: spread([records / wall for _, wall in taken[first]]) for run, taken in spent.items()},
+        "refine_by_libraries": ratios(default, refine),
+        "refine_tuned_by_libraries": ratios(spent[TUNED][first], refine),
+        "refine_wall_by_libraries": ratios(default, refine, 1),
+        "task_by_libraries": ratios(default, spent["task"][first]),
+        "whole_by_libraries": ratios(spent[DEFAULT][beside], spent["whole"][first]),
+        "stored_bytes": {**{options: one.stored_bytes for options, one in libraries.items()}, "archives": ours.stored_bytes},
+        "steps": {
+            **{options: {step: round(seconds, 3) for step, seconds in one.steps.items()} for options, one in libraries.items()},
+            "task": {step: round(seconds, 3) for step, seconds in ours.steps().most_common()},
+            "spark": spread(in_spark),
+        },
+    }
+
+
+def measure(shapes: list[str], records: int, repetitions: int, folder: Path) -> dict[str, Any]:
+    """The result document."""
+    with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
+        found = {name: measure_shape(name, records, repetitions, folder / name, pool) for name in shapes}
+    return {
+        "what": "records per core-second: pyarrow and ptars alone, a refinement task, refinement on Spark, and a whole archiving run",
+        "records": records,
+        "partitions": PARTITIONS,
+        "repetitions": repetitions,
+        "zstd_level": ZSTD_LEVEL,
+        "shapes": found,
+        "wanted_at_least": WANTED,
+        "load_average": os.getloadavg(),
+        "machine": {"cores": CORES, "system": f"{platform.system()} {platform.machine()}"},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark")}},
+    }
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--quick", action="store_true", help="the smallest size and one shape, to see that it runs")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-limit-"))
+    try:
+        records, repetitions = (20_000, 1) if options.quick else (options.records, options.repetitions)
+        shapes = options.shapes.split(",")[: 1 if options.quick else None]
+        text = json.dumps(measure(shapes, records, repetitions, folder), indent=2)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(text)
+    if options.output is not None:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

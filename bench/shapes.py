@@ -1,0 +1,39 @@
+"""The three shapes of message that the limit is measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from archiver.schema.descriptors import Source
+from bench import orders, schema_messages
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A message and its values."""
+
+    source: Source
+    handler: Callable[[], Any]
+    """Plain ptars for it."""
+    make: Callable[[int, int], pa.Array[Any]]
+    """Serialized values from a count and a seed."""
+
+
+def _flat(name: str) -> Shape:
+    return Shape(
+        Source(f"bench.{name}", schema_messages.descriptor_set(schema_messages.file_of())),
+        lambda: schema_messages.handler(f"bench.{name}"),
+        lambda count, seed: schema_messages.make_values(f"bench.{name}", count, seed),
+    )
+
+
+SHAPES = {
+    "narrow": _flat("narrow"),
+    "wide": _flat("flat"),
+    "nested": Shape(Source("bench.Order", orders.descriptor_set()), orders.handler, orders.make_values),
+}
+"""8 columns, 40 columns, and orders with lines and a map."""

@@ -1,0 +1,33 @@
+"""Entries of a map that repeat an earlier key of it are found, in small maps and in large ones."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from archiver.schema.wire_columns import _FEW_ENTRIES, _double_keys
+
+
+@pytest.mark.parametrize("entries_max", [1, 2, _FEW_ENTRIES, _FEW_ENTRIES + 1, 40])
+@pytest.mark.parametrize("seed", range(20))
+def test_as_a_set_would_find_them(seed: int, entries_max: int) -> None:
+    chance = random.Random(seed * 100 + entries_max)
+    maps = [[f"k{chance.randrange(30 if seed % 2 else 10_000)}" for _ in range(chance.randrange(entries_max + 1))] for _ in range(50)]
+    maps[chance.randrange(50)] = ["same"] * entries_max
+    expected: list[bool] = []
+    for keys in maps:
+        expected += [key in keys[:place] for place, key in enumerate(keys)]
+    offsets = np.concatenate(([0], np.cumsum([len(keys) for keys in maps]))).astype(np.int32)
+    column: Any = pa.array([key for keys in maps for key in keys], pa.string())
+    found = _double_keys(offsets, column)
+    assert (found.tolist() if found is not None else [False] * len(expected)) == expected
+
+
+def test_no_maps_and_empty_ones() -> None:
+    column: Any = pa.array([], pa.string())
+    assert _double_keys(np.zeros(1, np.int32), column) is None
+    assert _double_keys(np.zeros(5, np.int32), column) is None
