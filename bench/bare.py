@@ -60,7 +60,8 @@ def refine_share(shape: str, paths: list[str], target: str, options: str) -> tup
             with steps.step("write"):
                 writer = _written(writer, pending, target, options)
     with steps.step("write"):
-        writer = _written(writer, pending, target, options)
+        if pending or writer is None:
+            writer = _written(writer, pending, target, options)
         writer.close()
         descriptor = os.open(target, os.O_RDONLY)
         os.fsync(descriptor)

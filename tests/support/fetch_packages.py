@@ -5,40 +5,48 @@ Before the tests, so that a slow network counts against none of them.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES
 from tests.support import deploy_parts, etcd_part, kafka_server, real_registry, rest_catalog, s3_server, trino_server
 from tests.support.event_judge import AVRO_OF, judge
 from tests.support.maven import jars
 
+TOLD_S = 1.0
+"""What took less was there."""
+
+JAVA: dict[str, Callable[[], object]] = {
+    "Iceberg's REST catalog": partial(jars, *rest_catalog.PACKAGES),
+    "Iceberg's REST catalog for S3": partial(jars, *rest_catalog.AWS_PACKAGES),
+    "Iceberg's runtime for Spark": partial(jars, *SPARK_PACKAGES, AWS_PACKAGE),
+    "the schema registry": partial(jars, real_registry.ARCHIVE),
+    "s3proxy": partial(jars, s3_server.PACKAGE),
+    "Kafka": partial(jars, *kafka_server.PACKAGES, transitive=True),
+    "the Java classes of control events": lambda: [judge(release) for release in AVRO_OF],
+    "Trino": trino_server.program,
+}
+OTHERS: dict[str, Callable[[], object]] = {
+    "etcd": etcd_part.fetch_or_tell,
+    "promtool, kubeconform, Helm and Compose": deploy_parts.fetch_or_tell,
+}
+
 
 def main() -> None:
     """What comes from Maven waits for the network, what is built with Go for the processor: both at the same time."""
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(_java), pool.submit(_others)]:
+        for done in [pool.submit(_fetched, parts) for parts in (JAVA, OTHERS)]:
             done.result()
 
 
-def _java() -> None:
-    for packages in (
-        rest_catalog.PACKAGES,
-        rest_catalog.AWS_PACKAGES,
-        SPARK_PACKAGES,
-        (AWS_PACKAGE,),
-        (real_registry.ARCHIVE,),
-        (s3_server.PACKAGE,),
-    ):
-        jars(*packages)
-    jars(*kafka_server.PACKAGES, transitive=True)
-    for release in AVRO_OF:
-        judge(release)
-    trino_server.program()
-
-
-def _others() -> None:
-    etcd_part.fetch_or_tell()
-    deploy_parts.fetch_or_tell()
+def _fetched(parts: dict[str, Callable[[], object]]) -> None:
+    for name, fetch in parts.items():
+        began_s = time.monotonic()
+        fetch()
+        if (took_s := time.monotonic() - began_s) >= TOLD_S:
+            print(f"fetched {name} in {took_s:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
