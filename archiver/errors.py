@@ -25,6 +25,7 @@ Messages are lower case, carry the values, and say what an operator can do. An S
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 
@@ -107,6 +108,35 @@ class KeyExists(InvalidInput):
 
 class NotFound(InvalidInput):
     """The named thing does not exist."""
+
+
+_LACKING = frozenset(
+    {
+        errno.ENOMEM,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOSPC,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EBUSY,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ESTALE,
+    }
+    | {errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ENOTCONN, errno.EPIPE}
+    | {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+)
+
+
+def passing(error: BaseException, what: str) -> RetryLater | None:
+    """What to raise where reading `what` failed for want of memory, files, rights or a connection; None if the bytes may be to blame.
+
+    What Arrow and Parquet find wrong with bytes has no number of the operating system, and EIO is what a disk says of damaged sectors. An
+    error of Arrow's for want of memory is an error of Arrow's too, so this is asked before anything is called damaged.
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _LACKING):
+        return RetryLater(f"{what} cannot be read now: {error}")
+    return None
 
 
 TOPICS_SHOWN_MAX = 20

@@ -31,9 +31,17 @@ _SECRET_NAME = re.compile(
 )
 _USER_IN_URL = re.compile(r"://[^/@]+@")
 _SQL_SERVER = re.compile(
-    r"(?P<dialect>\w+)(?:\+\w+)?://(?:[^:/]*(?::[^@]*)?@)?(?P<host>\[[^]/?]*\]|[^:/?]*)[^/?]*(?:/[^?]*)?(?:\?(?P<query>.*))?", re.DOTALL
+    r"(?P<dialect>\w+)(?:\+\w+)?://(?:[^:/]*(?::[^@]*)?@)?(?P<host>\[[^/?]+\]|[^/:?]*)[^/?]*(?:/[^?]*)?(?:\?(?P<query>.*))?"
 )
 """As SQLAlchemy reads an address."""
+_HOST_AND_PORT = re.compile(r"\[(?P<six>[^]]*)\](?::\d*)?|(?P<one>[^:]*)(?::\d*)?")
+_HOST_ELSEWHERE = frozenset(
+    ("service", "servicefile", "dsn", "conninfo", "odbc_connect", "read_default_file", "read_default_group", "option_files", "server")
+)
+"""What an address may ask of a driver by which another host than its own is taken: a file names it, or a text of the driver's own form."""
+_ENDPOINT = re.compile(r".\.(?:endpoint|service\.host|signer\.uri)$")
+"""Properties of a catalog that are addresses of further servers."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 Property = Annotated[
@@ -66,8 +74,9 @@ class CatalogSettings(Group):
     """Where new tables lie: `data`: in the data folder, beside their archives; `catalog`: where the catalog puts them, with only the
     archives in the data folder ([what cannot be had then](operations/catalogs.md#tables-where-the-catalog-puts-them))."""
     allow_http: StrictBool = False
-    """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it. On this machine (127.0.0.1,
-    ::1, localhost) it needs no leave."""
+    """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it; and whether an `s3.endpoint`,
+    `glue.endpoint`, `dynamodb.endpoint` or the like may be such an address: what is asked there could then be read and changed. On this
+    machine (127.0.0.1, ::1, localhost) it needs no leave."""
     allow_insecure: StrictBool = False
     """Whether a server of type `sql` or `hive` on another machine may be asked without proof of who it is, or in the clear: who is in
     between could then say which rows a table has. PostgreSQL with `sslmode=verify-full` in the `uri`, and what is on this machine, need no
@@ -104,8 +113,14 @@ class CatalogSettings(Group):
     def _protected(self) -> Self:
         extra = self.__pydantic_extra__ or {}
         secret = any(name.startswith("header.") and isinstance(value, SecretStr) for name, value in extra.items())
-        problems = _rest_problems(self.properties(), secret, self.allow_http) if self.type == "rest" else []
-        if not self.allow_insecure and (why := _unproven(self.type, self.properties().get("uri", ""))) is not None:
+        properties = self.properties()
+        problems = _rest_problems(properties, secret, self.allow_http) if self.type == "rest" else []
+        if not self.allow_http:
+            problems += _in_the_clear(properties)
+        uri = properties.get("uri", "")
+        if _CONTROL.search(uri):
+            problems.append((("uri",), "has a line break or another character that cannot be seen; write the address without it"))
+        elif not self.allow_insecure and (why := _unproven(self.type, uri)) is not None:
             problems.append((("uri",), why))
         if self.type == "sql" and self.location == "catalog" and "warehouse" not in extra:
             problems.append((("warehouse",), "is missing: the folder or bucket in which a catalog of type sql puts its tables"))
@@ -135,20 +150,31 @@ def _rest_problems(properties: Mapping[str, str], secret: bool, allow_http: bool
     return problems
 
 
+def _in_the_clear(properties: Mapping[str, str]) -> list[tuple[tuple[str | int, ...], str]]:
+    """The addresses of a catalog's further servers, a store among them, that are asked over `http://` on another machine."""
+    problems: list[tuple[tuple[str | int, ...], str]] = []
+    for name in filter(_ENDPOINT.search, properties):
+        parts = urlsplit(properties[name])
+        if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+            problems.append(
+                ((name,), "http:// to another machine can be read and changed on the way; use https://, or set allow_http: true")
+            )
+    return problems
+
+
 def _unproven(kind: str, uri: str) -> str | None:
     """What is wrong with the address of a server that is not asked over HTTP; it is not repeated, for it may hold a password."""
     told = _SQL_SERVER.fullmatch(uri) if kind == "sql" else None
     cure = ""
     if told is not None:
         query = parse_qs(told["query"] or "")
-        hosts = ",".join([told["host"], *query.get("host", []), *query.get("hostaddr", [])]).split(",")
-        if told["dialect"] == "sqlite" or all(map(_is_here, hosts)):
+        if _asked_here(told["dialect"], told["host"], query):
             return None
         if told["dialect"] == "postgresql":
             if query.get("sslmode") == ["verify-full"]:
                 return None
             cure = "add sslmode=verify-full, and sslrootcert=FILE for an authority of your own, or "
-    elif kind != "hive" or all(_is_here(urlsplit(one.strip()).netloc) for one in uri.split(",")):
+    elif kind != "hive" or not uri or all(_is_here(urlsplit(one.strip()).netloc) for one in uri.split(",")):
         return None
     return (
         f"another machine would be asked without proof of who it is, or in the clear; {cure}set allow_insecure: true where its driver, or "
@@ -156,9 +182,24 @@ def _unproven(kind: str, uri: str) -> str | None:
     )
 
 
+def _asked_here(dialect: str, host: str, query: Mapping[str, list[str]]) -> bool:
+    """Whether an address of SQLAlchemy's is on this machine for certain. Without a host only SQLite's and PostgreSQL's are: other drivers
+    take it from elsewhere, or have a default of their own.
+    """
+    if dialect == "sqlite":
+        return not host
+    if not _HOST_ELSEWHERE.isdisjoint(map(str.lower, query)):
+        return False
+    hosts = [one for one in ",".join([host, *query.get("host", []), *query.get("hostaddr", [])]).split(",") if one]
+    if dialect == "postgresql":
+        return all(one.startswith("/") or _is_here(one) for one in hosts)  # a path is a socket
+    return bool(hosts) and all(map(_is_here, hosts))
+
+
 def _is_here(host: str) -> bool:
-    """Whether a server with this host (and port) is on this machine; without one, or with a path, it is a socket."""
-    return not host or host.startswith("/") or is_loopback(host.strip("[]")) or is_loopback(host.rpartition(":")[0].strip("[]"))
+    """Whether a host, a port behind it or not, is this machine."""
+    told = _HOST_AND_PORT.fullmatch(host)
+    return is_loopback(host if told is None else told["six"] or told["one"] or "")
 
 
 def _property(key: str, value: object, info: ValidationInfo) -> object:
@@ -235,11 +276,24 @@ class SparkSettings(Group):
             if why is not None:
                 raise Located([(("remote",), why)])
             return self
-        properties = self.properties()
-        master = properties.get("spark.master", self.master)
-        if not self.allow_insecure and not _on_this_machine(master) and properties.get("spark.authenticate", "").lower() != "true":
+        if not self.allow_insecure and not self.is_here and self.properties().get("spark.authenticate", "").lower() != "true":
             raise Located([(("master",), _OPEN_MASTER)])
         return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark's tasks run in processes of its driver's."""
+        return _LOCAL_MASTER.match(self._master_used) is not None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether no process of Spark's that the master gives work to is on another machine."""
+        kind, _, hosts = self._master_used.partition("://")
+        return self.is_local or (kind == "spark" and all(is_loopback(host.rpartition(":")[0].strip("[]")) for host in hosts.split(",")))
+
+    @property
+    def _master_used(self) -> str:
+        return self.properties().get("spark.master", self.master)
 
     def properties(self) -> dict[str, str]:
         """The further properties, secrets revealed: never print them."""
@@ -250,6 +304,7 @@ class SparkSettings(Group):
         return isinstance(self.conf.get(name), SecretStr)
 
 
+_LOCAL_MASTER = re.compile(r"local(?:-cluster)?(?:\[|$)")
 _OPEN_MASTER = (
     "Spark's ports would be open to other machines, and whoever reaches them can run code; set spark.authenticate: true in conf (a "
     "standalone cluster also wants spark.authenticate.secret), or allow_insecure: true where a network of its own keeps others away"
@@ -272,16 +327,6 @@ def _bad_remote(remote: str, allow_insecure: bool) -> str | None:
             "the server and /;use_ssl=true behind its address, or set allow_insecure: true where a network of its own keeps others away"
         )
     return None
-
-
-def _on_this_machine(master: str) -> bool:
-    """Whether no process of Spark's that this master gives work to is elsewhere."""
-    if re.match(r"local(?:-cluster)?(?:\[|$)", master):
-        return True
-    kind, _, hosts = master.partition("://")
-    if kind != "spark":
-        return False
-    return all(is_loopback(host.rpartition(":")[0].strip("[]")) for host in hosts.split(","))
 
 
 class LogSettings(Group):

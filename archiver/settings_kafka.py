@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, model_validator
 
@@ -125,6 +126,9 @@ def misfit(brokers: str, properties: Mapping[str, str | SecretStr]) -> str | Non
     for key, wanted in _VERIFIED.items():
         if told.get(key, wanted).lower() != wanted:
             return f"{key} would let anybody be the cluster; take it out, and name who signs its certificates by ssl.ca.location"
+    asked = urlsplit(told.get("sasl.oauthbearer.token.endpoint.url", ""))
+    if asked.scheme.lower() == "http" and not is_loopback(asked.hostname or ""):
+        return f"sasl.oauthbearer.token.endpoint.url would send a secret unprotected to {asked.hostname}; use https"
     sent = protocol == "sasl_plaintext" and any(
         told.get(key, "").lower() in _SENT_AS_IT_IS for key in ("sasl.mechanisms", "sasl.mechanism")
     )

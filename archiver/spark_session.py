@@ -1,8 +1,8 @@
 """Builds the one Spark session of a process.
 
 Owns the start of the JVM, its configuration, and the replacement of a session whose JVM died. Promises that Python workers run the
-interpreter of this process, that a local session opens no port to other machines, and that Spark's own messages go to a file and not into
-the output of the command. Must never touch a session that somebody else started beyond using it.
+interpreter of this process, that a session whose master is on this machine opens no port to other machines, and that Spark's own messages
+go to a file and not into the output of the command. Must never touch a session that somebody else started beyond using it.
 """
 
 from __future__ import annotations
@@ -312,11 +312,11 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
     }
-    if settings.master.startswith("local"):
+    if settings.is_here:
+        found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+    if settings.is_local:
         package_root = str(Path(__file__).resolve().parent.parent)
         found |= {
-            "spark.driver.host": _LOOPBACK,
-            "spark.driver.bindAddress": _LOOPBACK,
             "spark.local.dir": str(folder / "local"),
             # Workers import this very package, however the process was started.
             "spark.executorEnv.PYTHONPATH": package_root,
@@ -356,9 +356,9 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(settings: SparkSettings) -> Iterator[None]:
-    """What Spark takes from the environment only: the workers' interpreter, and the address of a local session."""
+    """What Spark takes from the environment only: the workers' interpreter, and the address of a session on this machine."""
     wanted = {"PYSPARK_PYTHON": settings.properties().get("spark.pyspark.python", sys.executable)}
-    if settings.master.startswith("local"):
+    if settings.is_here:
         wanted["SPARK_LOCAL_IP"] = _LOOPBACK
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

@@ -7,6 +7,7 @@ has ended. Promises that whoever waits comes back with an error, whatever the ot
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import subprocess
 import threading
@@ -24,6 +25,8 @@ _ASK_EVERY_S = 1.0
 _ENDED_S = 2.0
 """For a process that was killed to be gone."""
 _CANCEL_EVERY_S = 0.5
+_NUMBERS = itertools.count(1)
+"""Of the jobs of this process."""
 
 
 class Pulse:
@@ -78,58 +81,66 @@ class Pulse:
 
 
 class JobWatch:
-    """Cancels what the thread that enters it starts on Spark, when the time is up; again and again, until the job has ended.
+    """Cancels what the thread that enters it starts on Spark, when the time is up or nobody waits any more; again and again, until the job
+    has ended.
 
     What answers and still does not end is left after some more time, that of `pulse`: a JVM of ours is killed, a Spark Connect server's
     client is closed.
     """
 
-    def __init__(self, session: SparkSession, tag: str, timeout_s: float, pulse: Pulse) -> None:
+    def __init__(self, session: SparkSession, kind: str, timeout_s: float, pulse: Pulse) -> None:
+        """`kind` is what the job's tag begins with; the rest of it no other job has, for a request to cancel may arrive late."""
         # Over Spark Connect there is no context; without Connect the session's own tags were seen to cancel nothing.
         context = session.sparkContext if hasattr(session, "sparkContext") else None
         self._add: Callable[[str], object] = session.addTag if context is None else context.addJobTag
         self._cancel: Callable[[str], object] = session.interruptTag if context is None else context.cancelJobsWithTag
         self._remove: Callable[[str], object] = session.removeTag if context is None else context.removeJobTag
         self._session = session if context is None else None
-        self._tag = tag
+        self._tag = f"{kind}-{next(_NUMBERS)}"
         self._timeout_s = timeout_s
         self._pulse = pulse
         self._done = threading.Event()
+        self._over = threading.Event()
+        """The job has ended, or nobody waits for it any more."""
         self._left = False
         self.overdue = False
         """Whether the time was up before the job had ended."""
         self._thread = threading.Thread(target=self._cancel_late, name="spark-watch", daemon=True)
         # A server that hangs answers neither the job nor who would cancel it; a closed connection ends both calls.
-        self._leave = threading.Timer(timeout_s + min(timeout_s, pulse.timeout_s), self._hang_up)
+        self._leave = threading.Timer(min(timeout_s, pulse.timeout_s), self._hang_up)
         self._leave.daemon = True
 
     def __enter__(self) -> Self:
         self._add(self._tag)
         self._thread.start()
-        if self._session is not None:
-            self._leave.start()
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None) -> None:
-        self._leave.cancel()
         self._done.set()
+        self._over.set()
+        self._leave.cancel()
         self._thread.join(_CANCEL_EVERY_S)
         with contextlib.suppress(PySparkException, Py4JError, OSError):  # The JVM may be gone, and the tag with it.
             self._remove(self._tag)
         if self._left and isinstance(error, ValueError):  # so gRPC calls a channel that is closed between two requests
             raise ConnectionError(f"the client was closed: {error}") from error
 
+    def give_up(self) -> None:
+        """Cancel the job now: nobody waits for it any more. Returns at once."""
+        self._over.set()
+
     def _cancel_late(self) -> None:
-        wait_s, cancelled_s = self._timeout_s, 0.0
-        while not self._done.wait(wait_s):
-            if self.overdue:
-                cancelled_s += wait_s
+        cancelled_s = 0.0
+        self.overdue = not self._over.wait(self._timeout_s)
+        if self._session is not None:
+            self._leave.start()  # does nothing if it was cancelled before
+        while not self._done.is_set():
             if cancelled_s > self._pulse.timeout_s:
                 self._pulse.kill()  # It answers, but the job does not end; a task may hang.
-            self.overdue = True
-            wait_s = _CANCEL_EVERY_S  # A job that starts only now is not met by the first call.
             with contextlib.suppress(PySparkException, Py4JError, OSError, ValueError):
                 self._cancel(self._tag)
+            self._done.wait(_CANCEL_EVERY_S)  # A job that starts only now is not met by the first call.
+            cancelled_s += _CANCEL_EVERY_S
 
     def _hang_up(self) -> None:
         self._left = True

@@ -26,6 +26,12 @@ _SHORTAGE = re.compile(
 )
 """What it says of a worker that ran out of memory, disk, files, processes or a connection. By numbers: EAGAIN, ENOMEM, ENFILE, EMFILE,
 ENOSPC, EDQUOT."""
+_HANDLED = re.compile(
+    r"Traceback \(most recent call last\):(?:(?!Traceback \(most recent call last\):).)*?"
+    r"(?:The above exception was the direct cause of the following|During handling of the above exception, another) exception",
+    re.DOTALL,
+)
+"""In Python's text of a chain of exceptions: one that another came after."""
 _TEXT_MAX = 500
 
 
@@ -47,16 +53,18 @@ def same_version(work: Callable[[Iterable[_Batch]], Iterator[_Batch]]) -> Callab
 
 def unfit(error: BaseException) -> str | None:
     """What is wrong with the workers, if the error of a job says that they cannot run our code; None if it says something else."""
-    said = None if shortage(error) else _last(error, _UNFIT)
+    said = None if shortage(error) else _last(str(error), _UNFIT)
     return None if said is None else f"the workers cannot run this package (docs/operations/spark.md says how they get it): {said}"
 
 
 def shortage(error: BaseException) -> str | None:
-    """What a worker was short of, if the error of a job says that: it goes by, also where it kept our code from being read."""
-    return _last(error, _SHORTAGE)
+    """What a worker was short of, if the error of a job says that: it goes by, also where it kept our code from being read. Of a chain of
+    exceptions in Python only the last counts: what was handled on the way may be any.
+    """
+    return _last(_HANDLED.sub("", str(error)), _SHORTAGE)
 
 
-def _last(error: BaseException, pattern: re.Pattern[str]) -> str | None:
-    """The last line of its text that the pattern is in."""
-    said = [line.strip() for line in str(error).splitlines() if pattern.search(line.strip())]
+def _last(text: str, pattern: re.Pattern[str]) -> str | None:
+    """The last line of the text that the pattern is in."""
+    said = [line.strip() for line in text.splitlines() if pattern.search(line.strip())]
     return said[-1][:_TEXT_MAX] if said else None

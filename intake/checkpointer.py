@@ -219,6 +219,11 @@ class Checkpointer:
                 f"checkpoint {self._store.key(last[0].index)} is beyond the end of the intake log; put the newest metadata store in place"
             )
         for checkpoint in last:
+            if not self._store.is_of(checkpoint, self._log):
+                raise Halt(
+                    f"checkpoint {self._store.key(checkpoint.index)} is of another intake log; put the newest metadata store in place, or "
+                    "move the checkpoint away if that is lost. The log is not trimmed until then"
+                )
             for shelf in checkpoint.shelves:
                 self._check_stored(shelf)
         failpoints.reach("log.trim.before")

@@ -14,7 +14,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.errors import Corrupted, Halt, NotFound
+from archiver.errors import ArchiverError, Corrupted, Halt, NotFound, passing
 from archiver.objects.store import ObjectStore
 from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, LOG_INDEX_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
 from intake.layout import concat_batches
@@ -87,7 +87,7 @@ def _checked_footer(file: FileRef, source: pa.NativeFile) -> pq.FileMetaData:
             raise _corrupted(file, "it does not begin as a Parquet file")
         metadata = pq.read_metadata(pa.BufferReader(footer_only(footer)))
     except (OSError, pa.ArrowException) as error:
-        raise _corrupted(file, str(error)) from error
+        raise _unreadable(file, str(error), error) from error
     found = (metadata.metadata or {}).get(FORMAT_KEY.encode(), b"").decode("utf-8", "replace")
     if found != FORMAT:
         raise Halt(f"intake file {file.key} has the format {found!r}, this version knows {FORMAT!r}; upgrade before reading it")
@@ -115,8 +115,12 @@ def _row_group(file: FileRef, parquet: pq.ParquetFile, row_group: int) -> pa.Rec
         rows = concat_batches(table.to_batches())
         rows.validate(full=True)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise _corrupted(file, f"row group {row_group}: {error}") from error
+        raise _unreadable(file, f"row group {row_group}: {error}", error) from error
     return rows
+
+
+def _unreadable(file: FileRef, why: str, error: Exception) -> ArchiverError:
+    return passing(error, f"intake file {file.key}") or _corrupted(file, why)
 
 
 def _corrupted(file: FileRef, why: str) -> Corrupted:

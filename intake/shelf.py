@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf.message import DecodeError
 
-from archiver.errors import Corrupted, Halt
+from archiver.errors import ArchiverError, Corrupted, Halt, passing
 from archiver.ids import TopicId, TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.proto import intake_state_pb2 as pb
@@ -239,7 +239,7 @@ def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
         text = (metadata.metadata or {}).get(INDEX_KEY, b"")
         message = pb.ShelfIndex.FromString(zlib.decompress(base64.b64decode(text)))
     except (OSError, pa.ArrowException, ValueError, zlib.error, DecodeError) as error:
-        raise damaged(shelf, f"its footer cannot be read ({error})") from error
+        raise _unreadable(shelf, f"its footer cannot be read ({error})", error) from error
     if message.format != FORMAT:
         raise Halt(f"shelf {shelf_key(shelf.start, shelf.end)} has the format {message.format}, this version knows {FORMAT}; upgrade")
     topic_ids = [TopicId(topic_id.hex()) for topic_id in message.topic_ids]
@@ -334,10 +334,14 @@ def _table(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int
         table = parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
         table = table.slice(first - wanted.start * ROW_GROUP_ROWS, count) if count else table
     except (OSError, pa.ArrowException) as error:
-        raise damaged(shelf, str(error)) from error
+        raise _unreadable(shelf, str(error), error) from error
     if table.num_rows != count:
         raise damaged(shelf, f"{table.num_rows} rows where there should be {count}")
     return table
+
+
+def _unreadable(shelf: ShelfRef, why: str, error: Exception) -> ArchiverError:
+    return passing(error, f"shelf {shelf_key(shelf.start, shelf.end)}") or damaged(shelf, why)
 
 
 def damaged(shelf: ShelfRef, why: str) -> Corrupted:

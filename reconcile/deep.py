@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.errors import ArchiverError, NotFound, RetryLater
+from archiver.errors import ArchiverError, NotFound, RetryLater, passing
 from archiver.ids import TopicId
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
@@ -155,7 +155,9 @@ class RowProof:
         except (NotFound, RetryLater) as error:
             return _with_fault(view, RowFault(parsed.partition, f"{key} could not be read: {error}; audit again", unclear=True))
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
-            unclear = isinstance(error, OSError) and not isinstance(error, ArchiverError | pa.ArrowException)
+            unclear = passing(error, key) is not None or (
+                isinstance(error, OSError) and not isinstance(error, ArchiverError | pa.ArrowException)
+            )
             return _with_fault(view, RowFault(parsed.partition, str(error), unclear=unclear))
         groups = range(metadata.num_row_groups)
         memory = sum(metadata.row_group(number).total_byte_size for number in groups)
@@ -228,8 +230,9 @@ class RowProof:
                 for _ in file.iter_batches():
                     pass
         except (pa.ArrowException, OSError, ValueError, ArchiverError) as error:
-            away = isinstance(error, RetryLater | NotFound)
-            return RowFault(partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it", unclear=away)
+            if isinstance(error, RetryLater | NotFound) or passing(error, work.key) is not None:
+                return RowFault(partition, f"{work.key} could not be read ({error}; {why}); audit again", unclear=True)
+            return RowFault(partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it")
         return RowFault(partition, f"{work.key}: {why}, though it can be read otherwise", unclear=True)
 
     def _orphans(self, topic_id: TopicId, table: TableState, ledger: TopicLedger, wanted: Sequence[int]) -> list[RowFault]:

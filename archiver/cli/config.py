@@ -65,7 +65,7 @@ def check(
 
 def _notes(settings: Settings) -> list[str]:
     """What is right only where something holds that nobody here can see."""
-    elsewhere = settings.spark.remote or ("" if settings.spark.master.startswith("local") else settings.spark.master)
+    elsewhere = settings.spark.remote or ("" if settings.spark.is_here else settings.spark.master)
     if not elsewhere or settings.data.uri.startswith("s3://"):
         return []
     folder = f"every executor must see {settings.data.uri} under this path, on a shared file system; a bucket is reached from everywhere"

@@ -68,7 +68,8 @@ def _rights(seen: TopicSeen) -> Finding:
 def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -> Finding:
     if limits is None:
         told = (
-            "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), so its limits are not compared with ours"
+            "the user of events.kafka may not ask for the topic's configuration (DescribeConfigs), or the cluster does not tell it, so its "
+            "limits are not compared with ours"
         )
         return Finding("limits", Verdict.NOTE, told)
     if limits.replicas_min > min(seen.replicas):

@@ -142,7 +142,7 @@ class KafkaTopic:
         )
 
     def limits(self) -> TopicLimits | None:
-        """None if the user may not ask for the topic's configuration. Raises as `topic_id`."""
+        """None if the user may not ask for the topic's configuration, or the cluster leaves it out. Raises as `topic_id`."""
         self._begin()
         resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         asked = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource]
@@ -150,7 +150,10 @@ class KafkaTopic:
             found = self._answer(asked, f"the cluster does not tell the configuration of the control topic {self._topic}")
         except _NotAllowed:
             return None
-        return TopicLimits(int(found["max.message.bytes"].value), int(found["min.insync.replicas"].value))
+        told = {name: entry.value for name, entry in found.items()}
+        if "max.message.bytes" not in told or "min.insync.replicas" not in told:
+            return None  # not every server that speaks the protocol has them
+        return TopicLimits(int(told["max.message.bytes"]), int(told["min.insync.replicas"]))
 
     def _described(self, stopping: Callable[[], bool], **more: bool) -> Any:
         self._begin()

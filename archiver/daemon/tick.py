@@ -119,3 +119,4 @@ class Tick:
         with self._lock:
             self._looks = Looks()
             self._reports.clear()
+            self._commits_s = 0.0

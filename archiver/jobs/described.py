@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.catalog.layout import SORT_ORDER_ID
-from archiver.errors import ArchiverError, Corrupted, NotFound
+from archiver.errors import ArchiverError, Corrupted, NotFound, passing
 from archiver.events.types import DataFile
 from archiver.jobs.bounds import describe, leaves
 from archiver.objects.paths import parse_archive_key
@@ -34,7 +34,8 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
             raise Corrupted(f"{found.key} is gone; offsets {found.base} to {found.end - 1} are in it") from error
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it") from error
+        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it")
+        raise passing(error, found.key) or damage from error
     footer = check_footer(found, metadata, cluster_id)
     due = found.end - found.base - sum(high - low for low, high in footer.gaps)
     if metadata.num_rows != due:

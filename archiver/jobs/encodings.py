@@ -34,6 +34,8 @@ _REPEATED = 8
 """Numbers that are there so many times each, at the mean, are worth a dictionary if it needs fewer bits than deltas do."""
 _REPEATED_TEXTS = 4
 """Texts that are there so many times each, at the mean, are worth one."""
+_REPEATED_HERE = 2
+"""So are those that are so often in each sample: which ones may change from place to place, and the writer gives up what grows."""
 _SHARED_MIN = 4.0
 """Bytes that a value must have in common with the one before, at the mean, to be worth a look at each."""
 _MINIBLOCK = 32
@@ -54,16 +56,19 @@ def chosen(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Encodings:
     """For an archive of that schema (with field ids) and its first row group; by the types alone if that has few rows."""
     rows = sum(batch.num_rows for batch in batches)
     values: dict[str, list[pa.Array[Any]]] = {}
-    if rows >= ROWS_MIN:
-        first, last = batches[0], batches[-1]
-        for sample in (_rows(first, 0), _rows(last, max(0, last.num_rows - SAMPLE_ROWS))):
+    sampled = 0
+    long = [batch for batch in batches if batch.num_rows >= SAMPLE_ROWS]
+    if long and rows >= ROWS_MIN:
+        last = long[-1].slice(SAMPLE_ROWS) if len(long) == 1 else long[-1]
+        for sample in (_rows(long[0], 0), _rows(last, max(0, last.num_rows - SAMPLE_ROWS))):
+            sampled += sample.num_rows
             for name, column in zip(sample.schema.names, sample.columns, strict=True):
                 for path, found in _leaf_values(name, column):
                     values.setdefault(path, []).append(found.drop_null())
     dictionary: list[str] = []
     others: dict[str, str] = {}
     for leaf in leaves(schema):
-        encoding = _encoding(leaf, [one for one in values.get(leaf.path, []) if len(one)], rows)
+        encoding = _encoding(leaf, [one for one in values.get(leaf.path, []) if len(one)], rows / max(1, sampled))
         if encoding is None:
             dictionary.append(leaf.path)
         else:
@@ -92,13 +97,13 @@ def _leaf_values(path: str, array: pa.Array[Any]) -> Iterator[tuple[str, pa.Arra
         yield path, found
 
 
-def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], rows: int) -> str | None:
-    """Parquet's name of it; None: a dictionary. `rows` are those of the whole row group."""
+def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | None:
+    """Parquet's name of it; None: a dictionary. The row group is `times` as long as the samples."""
     kind = leaf.type
     if pa.types.is_int32(kind) or pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         return _of_numbers([_numbers(one) for one in samples])
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or leaf.path in _NAMES:
-        return _of_texts([one.cast(pa.binary()) for one in samples], rows)
+        return _of_texts([one.cast(pa.binary()) for one in samples], times)
     return "DELTA_LENGTH_BYTE_ARRAY" if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) else "PLAIN"
 
 
@@ -129,14 +134,15 @@ def _numbers(array: pa.Array[Any]) -> npt.NDArray[np.int64]:
     return found
 
 
-def _of_texts(samples: list[pa.Array[Any]], rows: int) -> str | None:
+def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
     if not samples:
         return None
     count = sum(map(len, samples))
+    if sum(len(one.unique()) for one in samples) * _REPEATED_HERE <= count:
+        return None
     distinct = _distinct(samples)
     size = sum(one.get_total_buffer_size() for one in samples) / count
-    values = rows * count / (2 * SAMPLE_ROWS)
-    if distinct * _REPEATED_TEXTS <= values and distinct * size <= DICTIONARY_BYTES_MAX:
+    if distinct * _REPEATED_TEXTS <= count * times and distinct * size <= DICTIONARY_BYTES_MAX:
         return None
     shared: list[int] = []
     for sample in samples:
@@ -147,8 +153,9 @@ def _of_texts(samples: list[pa.Array[Any]], rows: int) -> str | None:
 
 def _distinct(samples: list[pa.Array[Any]]) -> float:
     """How many different values the column has, reckoned from those that two samples share: a thousand rows do not show five thousand."""
-    if len(samples) == 1:
-        samples = [samples[0].slice(0, len(samples[0]) // 2), samples[0].slice(len(samples[0]) // 2)]
+    longest = max(samples, key=len)
+    if len(samples) == 1 or min(map(len, samples)) < _NEIGHBOURS:
+        samples = [longest.slice(0, len(longest) // 2), longest.slice(len(longest) // 2)]
     one, other = (sample.unique() for sample in samples)
     both = len(one) + len(other) - len(arrow.concat_arrays([one, other]).unique())
     return len(one) * len(other) / both if both else math.inf

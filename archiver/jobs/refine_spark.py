@@ -23,7 +23,7 @@ from archiver.spark_worker import same_version, shortage, unfit
 
 JOB_TIMEOUT_S = 3600.0
 """A job is cancelled after this time, unless the settings give another."""
-_JOB_TAG = "archiver-refine"
+_JOB = "archiver-refine"
 
 
 class SparkRefiner:
@@ -55,14 +55,20 @@ class SparkRefiner:
         """The workers' answers.
 
         The job is waited for by a thread of its own: py4j takes a Ctrl-C that meets it in a call for an error of the call. Here it reaches
-        the thread that waits; Spark's own handler has then cancelled the job, so that the other thread ends as well.
+        the thread that waits, and the job is cancelled, so that the other thread ends as well.
         """
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="refine-job") as runner:
-            return runner.submit(self._run, session, tasks).result()
-
-    def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
         pulse = self._answering()
-        watch = JobWatch(session, _JOB_TAG, self._timeout_s, pulse)
+        watch = JobWatch(session, _JOB, self._timeout_s, pulse)
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="refine-job") as runner:
+            job = runner.submit(self._run, session, tasks, pulse, watch)
+            try:
+                return job.result()
+            except BaseException:
+                if not job.done():
+                    watch.give_up()
+                raise
+
+    def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: Pulse, watch: JobWatch) -> list[bytes]:
         try:
             with pulse, watch:
                 # One row per bundle. Only descriptors are distributed by this; a bundle's number is its Spark partition.

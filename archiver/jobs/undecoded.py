@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.tables import Tables, TableView, parse_identifier
-from archiver.errors import Corrupted, NotFound
+from archiver.errors import Corrupted, NotFound, passing
 from archiver.ids import TopicId
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
@@ -165,7 +165,7 @@ def undecoded_rows(objects: ObjectStore, file: DoubtedFile, *, payloads: bool = 
             with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
                 yield from _rows(parquet, payloads=payloads)
     except (NotFound, pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise Corrupted(f"{file.key} cannot be read ({error}); restore it") from error
+        raise passing(error, file.key) or Corrupted(f"{file.key} cannot be read ({error}); restore it") from error
 
 
 def _rows(parquet: pq.ParquetFile, *, payloads: bool) -> Iterator[UndecodedBatch]:

@@ -130,7 +130,10 @@ class LedgerCheckpointer:
         failpoints.reach("ledger-checkpoint.upload.after")
 
     def _trim(self) -> None:
-        """Trim below the older of the last two checkpoints, if both are whole."""
+        """Trim below the older of the last two checkpoints, if both are whole and of this log.
+
+        After a restore of the metadata store alone there may be some of the log that it had become.
+        """
         last = self._checkpoints.last()
         if len(last) < KEPT:
             return
@@ -143,6 +146,12 @@ class LedgerCheckpointer:
                 f"checkpoint {self._checkpoints.key(last[0].index)} is beyond the end of the control log; put the newest metadata store in "
                 "place"
             )
+        for one in last:
+            if not self._checkpoints.is_of(one, self._log):
+                raise Halt(
+                    f"checkpoint {self._checkpoints.key(one.index)} is of another control log; put the newest metadata store in place, or "
+                    "move the checkpoint away if that is lost. The log is not trimmed until then"
+                )
         failpoints.reach("ledger.trim.before")
         self._log.trim(below)
         failpoints.reach("ledger.trim.after")

@@ -80,6 +80,7 @@ class Checkpoints(Generic[C]):
         Raises `Halt`, naming the repair, if the log does not begin at 0 and no checkpoint leads to where it begins.
         """
         for _ in range(_LOOKS_MAX):
+            before = log.floor()
             indexes = self.indexes()  # before the log is looked at: what is found is not ahead of it then
             floor, tail = log.floor(), log.tail()
             try:
@@ -88,7 +89,7 @@ class Checkpoints(Generic[C]):
                 continue  # somebody made another one, and trimmed, or tidied up
             if found is not None or floor == 0:
                 return found
-            if log.floor() == floor:
+            if before == floor == log.floor():  # else others made one and trimmed, and it is not in the list
                 where = self.objects.uri(self.key(floor)).rpartition("/")[0]
                 raise Halt(
                     f"the {self._log_name} log begins at entry {floor} and ends at {tail}, and no checkpoint of it in {where} leads there "

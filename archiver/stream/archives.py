@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.errors import Corrupted, Halt, NotFound
+from archiver.errors import Corrupted, Halt, NotFound, passing
 from archiver.ids import TopicId
 from archiver.ledger.given_up import GivenUp
 from archiver.objects import paths
@@ -119,7 +119,8 @@ def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> F
             source.seek(0)
             return check_footer(found, pq.read_metadata(source), cluster_id)
     except (NotFound, pa.ArrowException, OSError, ValueError) as error:
-        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it") from error
+        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it")
+        raise passing(error, found.key) or damage from error
 
 
 def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str) -> FoundFooter:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.errors import Corrupted, NotFound
+from archiver.errors import Corrupted, NotFound, passing
 from archiver.ids import TopicId
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
@@ -93,7 +93,8 @@ def from_archive(
                     known.add(found.key)
     except (pa.ArrowException, OSError, ValueError) as error:
         # ValueError: text in the footer that is no UTF-8, among others.
-        raise Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it") from error
+        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it")
+        raise passing(error, found.key) or damage from error
 
 
 def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
@@ -106,7 +107,7 @@ def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, l
             for _ in archive.records(found.base, found.end, BATCH_ROWS, RecordsDigest()):
                 pass
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Corrupted(f"{found.key} cannot be read ({error})") from error
+        raise passing(error, found.key) or Corrupted(f"{found.key} cannot be read ({error})") from error
 
 
 def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:

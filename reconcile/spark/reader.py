@@ -57,7 +57,7 @@ _OFFSETS_TOGETHER = 2**20
 """Rows of somebody else's files are sorted in blocks of so many offsets."""
 _COORDINATES = "kafka struct<partition int, offset long, ingest_timestamp timestamp>"
 _POSITIONS = "file_path string, pos long"
-_TAG = "archiver-audit"
+_JOB = "archiver-audit"
 _TEXT_MAX = 300
 
 Turn = Callable[[str], AbstractContextManager[None]]
@@ -187,7 +187,7 @@ class SparkRows:
         """
         with self._turn("a deep audit"), _apart(self._session(), self._answering()) as session:
             pulse = self._answering()
-            watch = JobWatch(session, _TAG, self._timeout_s, pulse)
+            watch = JobWatch(session, _JOB, self._timeout_s, pulse)
             try:
                 with pulse, watch:
                     return ask(session)

@@ -24,6 +24,9 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for descendants in /proc"),
 ]
 
+INTERRUPTED_S = 30.0
+"""For a command to end."""
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[SparkProcess]:
@@ -68,6 +71,23 @@ def test_a_server_that_hangs_in_the_middle_of_a_job_is_left(server: SparkProcess
     done = running.result()
     assert done.code == 2, done.out + done.err
     assert "the refinement job was cancelled after 20 s" in done.out + done.err
+
+
+def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(server: SparkProcess, tmp_path: Path) -> None:
+    """The task itself stands still, so that the job does not end by itself."""
+    deployment = deployment_at(tmp_path / "d", server.address)
+    command = [sys.executable, "-m", "archiver", "archive", "--all"]
+    with subprocess.Popen(
+        command, cwd=deployment.root, env=deployment.environ(PAUSE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as archiving:
+        try:
+            until("a task is in the middle", lambda: server.paused() or archiving.poll() is not None, COMMAND_S)
+            archiving.send_signal(signal.SIGINT)
+            told, _ = archiving.communicate(timeout=INTERRUPTED_S)
+        finally:
+            archiving.kill()
+    assert archiving.returncode == 130, told
+    assert "interrupted; nothing is lost" in told
 
 
 SESSIONS = """

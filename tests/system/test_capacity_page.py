@@ -50,7 +50,7 @@ def test_what_is_reckoned_follows_from_the_figures() -> None:
     each_round, each_archive = capacity["ledger"]["bytes_each_round"], capacity["ledger"]["bytes_each_further_archive"]
     segment = capacity["intake"]["1000x10"]["entry_bytes_per_segment"]
     reckoned = {
-        "archives": (10e6 * 86_400 * 0.26, 1e9, "GB"),
+        "archives": (10e6 * 86_400 * 0.245, 1e9, "GB"),
         "entries of the intake log": (5 * 86_400 * 100 * segment, 1e6, "MB"),
         "entries of the ledger": (2880 * (each_round + 100 * each_archive), 1e6, "MB"),
     }

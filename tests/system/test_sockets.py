@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import psutil
 import pytest
 
 from archiver.clock import SystemClock
-from tests.support.deployment import Deployment
+from tests.support.deployment import ROOT, Deployment
+from tests.support.etcd_server import free_port
 from tests.support.processes import Command, until
 from tests.support.serving import Served, quick
 
@@ -141,6 +143,37 @@ def test_nothing_listens_off_loopback(worked: Worked) -> None:
     assert {name for name, _, _ in worked.sockets} >= {"java"}
     assert worked.own_port in {port for _, _, port in worked.sockets}
     assert [one for one in sorted(worked.sockets) if not is_private(one[1])] == []
+
+
+DRIVER = """
+import os, sys
+from archiver.errors import RetryLater
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+
+try:
+    SparkSessions(SparkSettings(master=sys.argv[1], start_timeout=12), os.environ).session()
+except RetryLater:
+    print("no master")
+"""
+
+
+def test_the_driver_of_a_cluster_on_this_machine_listens_on_loopback_alone() -> None:
+    """Its ports are open before the master, which is not there, has answered."""
+    found: set[tuple[str, str, int]] = set()
+    arguments = [sys.executable, "-c", DRIVER, f"spark://127.0.0.1:{free_port()}"]
+    with subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True) as driver:
+        try:
+            while driver.poll() is None:
+                found.update(open_sockets(driver.pid))
+                SystemClock().sleep(LOOK_EVERY_S)
+        finally:
+            driver.kill()
+        assert driver.stdout is not None
+        assert driver.stdout.read() == "no master\n"
+    listening = {port for name, _, port in found if name == "java"}
+    assert len(listening) > 1, "the driver's port beside that of the gateway"
+    assert [one for one in sorted(found) if not is_private(one[1])] == []
 
 
 def test_the_jvm_takes_no_call_without_its_token(worked: Worked) -> None:

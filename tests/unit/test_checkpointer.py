@@ -66,6 +66,26 @@ def test_checkpoints_stand_where_the_log_says_and_the_log_is_trimmed(scene: Scen
     assert not process.checkpointer.run_if_due()
 
 
+def test_nothing_is_trimmed_by_checkpoints_of_another_log(scene: Scene, tmp_path: Path) -> None:
+    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that no index is taken twice."""
+    other = Scene(tmp_path / "other")
+    other.seed = 900
+    one = other.process(7)
+    one.fill(one.sequencer.declare_topic("a", 2).topic_id, 4 * SPAN)
+    one.checkpointer.run()
+    process = filled(scene, 4 * SPAN + 3)
+    for index in other.store.indexes()[-3:]:
+        scene.objects.create(scene.store.key(index), other.objects.read(other.store.key(index)))
+    with pytest.raises(Halt, match="is of another intake log"):
+        process.checkpointer.run()
+    assert scene.log.floor() == 0
+    for index in other.store.indexes()[-3:]:
+        scene.objects.delete(scene.store.key(index))
+    process.checkpointer.run()
+    assert scene.log.floor() == 29
+    scene.check(process.sequencer.backlog())
+
+
 def test_bytes_make_it_due_as_well(scene: Scene) -> None:
     process = filled(scene, 3)
     object.__setattr__(process.checkpointer._settings, "checkpoint_bytes", 2**10)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from archiver.daemon.telling import told_of_archiving, told_of_audit, told_of_cleaning, told_of_replay
 from archiver.daemon.tick import Tick
-from archiver.errors import Halt, RetryLater
+from archiver.errors import Halt, LeaseHeld, RetryLater
 from archiver.jobs.looks import Looks
 from archiver.jobs.replay_report import ReplayReport, TopicReplay
 from archiver.jobs.report import ArchiveReport, CommitTry, TopicReport
@@ -71,6 +73,23 @@ def test_commits_that_outgrow_the_tick_are_said() -> None:
     assert after() == after(4.0, 6.0) == []
     (told,) = after(4.0, 6.0, 7.5)
     assert told.startswith("the commits of the last round took 18 s, longer than archive.tick = 10 s: no table gets the next one sooner")
+
+
+def test_who_does_not_lead_any_more_says_nothing_of_commits() -> None:
+    report = ArchiveReport(rounds=1)
+    report.committing(CommitTry("orders", 17.0, 1, "committed"))
+
+    def archive(_: Looks) -> ArchiveReport:
+        if tick.notes():
+            raise LeaseHeld("b:1")
+        return report
+
+    tick = Tick(archive, settings)
+    tick.run()
+    assert len(tick.notes()) == 1
+    with pytest.raises(LeaseHeld):
+        tick.run()
+    assert tick.notes() == []
 
 
 def test_what_an_operator_should_know_of_topics_that_go_on() -> None:

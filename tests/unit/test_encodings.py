@@ -62,6 +62,10 @@ def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
         ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS)], DICTIONARY),  # a sample sees most of them once
         ([f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS // 4).tolist() * 4], DICTIONARY),
         ([f"name-{number:0999}" for number in RANDOM.integers(0, 1500, ROWS)], PREFIX),  # too many bytes for a dictionary
+        (
+            [f"id-{number // 20 + chance:09}" for number, chance in enumerate(RANDOM.integers(0, 300, ROWS).tolist())],
+            DICTIONARY,
+        ),  # some at a time
         ([f"order-{number:09}" for number in range(ROWS)], PREFIX),
         ([f"{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], "PLAIN"),
         ([None] * ROWS_MIN + ["x"] * ROWS_MIN, DICTIONARY),
@@ -99,6 +103,18 @@ def test_few_rows_are_not_looked_at() -> None:
     assert encoding_of(RANDOM.integers(1, 9, ROWS_MIN - 1)) == {"it": DELTA}
     schema = batches_of(names)[0].schema
     assert chosen(schema, []) == Encodings(["it"], {})
+
+
+@pytest.mark.parametrize("rest", [1, 3, 500])
+def test_a_short_rest_does_not_decide(rest: int) -> None:
+    names = [f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS + rest)]
+    (whole,) = batches_of(names, pieces=1)
+    assert chosen(whole.schema, [whole.slice(0, ROWS), whole.slice(ROWS)]).dictionary == ["it"]
+
+
+def test_batches_that_are_all_short_are_not_looked_at() -> None:
+    batches = batches_of([f"order-{number:09}" for number in range(ROWS)], pieces=100)
+    assert chosen(batches[0].schema, batches).dictionary == ["it"]
 
 
 def test_the_last_batch_counts_too() -> None:

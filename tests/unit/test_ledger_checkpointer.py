@@ -187,6 +187,50 @@ def test_a_checkpoint_of_another_log_does_not_count() -> None:
     assert scene.log.floor() == 0
 
 
+def test_nothing_is_trimmed_by_checkpoints_of_another_log() -> None:
+    """A metadata store that was put back older, with checkpoints of what it had become; other spans, so that no index is taken twice."""
+    other, scene = Scene(Spans(3)), Scene(Spans(25))
+    other.fill(32)
+    other.checkpointer.run()
+    scene.fill(33)
+    for index in other.checkpoints.indexes()[-3:]:
+        scene.objects.create(scene.checkpoints.key(index), other.objects.read(other.checkpoints.key(index)))
+    with pytest.raises(Halt, match="is of another control log"):
+        scene.checkpointer.run()
+    assert scene.log.floor() == 0
+    late = scene.another()
+    late.refresh()
+    assert encode(late.fold) == encode(scene.leader.fold)
+    for index in set(scene.checkpoints.indexes()) - {25}:
+        scene.objects.delete(scene.checkpoints.key(index))
+    assert scene.checkpointer.run() == []
+    scene.fill(25)
+    assert scene.checkpointer.run() == [50]
+    assert scene.log.floor() == 24
+
+
+def test_who_begins_while_others_trim_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the checkpoints that it listed none leads to where the log begins by then."""
+    scene = Scene(Spans(5))
+    scene.fill(12)
+    scene.checkpointer.run()
+    listed, lists = scene.checkpoints.indexes, []
+
+    def indexes() -> list[int]:
+        found = listed()
+        lists.append(found)
+        if len(lists) == 1:
+            scene.fill(20)
+            scene.checkpointer.run()
+        return found
+
+    late = scene.another()
+    monkeypatch.setattr(scene.checkpoints, "indexes", indexes)
+    late.refresh()
+    assert lists[0][-1] < scene.log.floor() == 24
+    assert encode(late.fold) == encode(scene.leader.fold)
+
+
 def test_a_reader_that_slept_goes_on_from_the_newest_checkpoint() -> None:
     scene = Scene()
     sleeper = scene.another()

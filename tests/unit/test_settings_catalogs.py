@@ -128,9 +128,21 @@ TOLD = "another machine would be asked without proof of who it is"
         ("sql", "postgresql://db/catalog?sslmode=verify-ca"),
         ("sql", "postgresql://db/catalog?sslmode=verify-full&sslmode=disable"),
         ("sql", "postgresql://u:sslmode=verify-full@db/catalog"),
+        ("sql", "postgresql:///catalog?host=::1:5432"),
+        ("sql", "postgresql:///catalog?service=prod"),
+        ("sql", "postgresql://127.0.0.1/catalog?service=prod"),
+        ("sql", "postgresql+psycopg2:///?dsn=host%3Ddb.example.com%20dbname%3Dc"),
+        ("sql", "postgresql+psycopg:///?conninfo=host%3Ddb.example.com"),
+        ("sql", "mysql+mysqldb:///catalog"),
+        ("sql", "mysql+mysqldb:///catalog?read_default_file=/etc/my.cnf"),
+        ("sql", "mysql+mysqldb://127.0.0.1/catalog?host=db"),
+        ("sql", "mssql+pyodbc:///?odbc_connect=DRIVER%3D%7BODBC%7D%3BSERVER%3Ddb.example.com%3BPWD%3Dhush"),
+        ("sql", "mssql+pyodbc://127.0.0.1/?ODBC_connect=SERVER%3Ddb.example.com"),
+        ("sql", "sqlite+libsql://db.example.com/catalog"),
         ("sql", "mysql+pymysql://u:hush@db/catalog?sslmode=verify-full"),
         ("hive", "thrift://metastore:9083"),
         ("Hive", "thrift://127.0.0.1:9083,thrift://metastore:9083"),
+        ("hive", "thrift://127.0.0.1:x@metastore"),
     ],
 )
 def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_given(tmp_path: Path, kind: str, uri: str) -> None:
@@ -154,6 +166,8 @@ def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_gi
         ("sql", "postgresql://[::1]:5432/catalog"),
         ("sql", "postgresql:///catalog"),
         ("sql", "postgresql:///catalog?host=/var/run/postgresql"),
+        ("sql", "postgresql:///catalog?host=[::1]:5432"),
+        ("sql", f"postgresql:///catalog?service=prod&{VERIFIED}"),
         ("sql", "mysql+pymysql://u:hush@127.0.0.2/catalog"),
         ("sql", "sqlite:///c.db"),
         ("sql", "sqlite:///:memory:"),
@@ -163,6 +177,38 @@ def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_gi
 )
 def test_a_catalog_server_that_proves_who_it_is_or_is_here_needs_no_leave(tmp_path: Path, kind: str, uri: str) -> None:
     assert load(tmp_path, name="c", type=kind, uri=uri).catalogs[0].type == kind
+
+
+@pytest.mark.parametrize("between", ["\n", "\r\n", "\t", "\x00", "\x7f"])
+def test_an_address_has_no_character_that_hides_the_rest_of_it(tmp_path: Path, between: str) -> None:
+    uri = f"postgresql://u:hush@db/catalog?application_name=a{between}&{VERIFIED}"
+    for leave in (False, True):
+        with pytest.raises(ConfigInvalid, match=r"catalogs\[0\]\.uri: has a line break or another character that cannot be seen") as caught:
+            load(tmp_path, name="c", type="sql", uri=uri, allow_insecure=leave)
+        assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("rest", "s3.endpoint"),
+        ("sql", "s3.endpoint"),
+        ("glue", "glue.endpoint"),
+        ("dynamodb", "dynamodb.endpoint"),
+        ("rest", "s3.signer.uri"),
+        ("rest", "gcs.service.host"),
+    ],
+)
+def test_a_store_or_server_that_a_catalog_names_is_asked_over_https_or_here_unless_leave_is_given(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    catalog: dict[str, object] = {"name": "c", "type": kind, "uri": "sqlite:///c.db" if kind == "sql" else "https://catalog.example.com"}
+    http = "http://minio.example.com:9000"
+    with pytest.raises(ConfigInvalid, match=rf"catalogs\[0\]\.{name}: http:// to another machine .* set allow_http: true"):
+        load(tmp_path, **catalog, **{name: http})
+    assert load(tmp_path, **catalog, **{name: http}, allow_http=True).catalogs[0].properties()[name] == http
+    for fine in ("https://minio.example.com", "http://127.0.0.1:9000", "http://localhost:9000", "http://[::1]:9000"):
+        assert load(tmp_path, **catalog, **{name: fine}).catalogs[0].properties()[name] == fine
 
 
 def test_the_rules_of_a_type_hold_however_it_is_written(tmp_path: Path) -> None:

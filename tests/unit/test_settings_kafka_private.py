@@ -61,6 +61,16 @@ def test_what_is_so_anyway_may_be_written(tmp_path: Path, place: str, key: str, 
     assert load(tmp_path, place, {"security.protocol": "SSL", key: value})[key] == str(value).lower()
 
 
+def test_a_client_secret_does_not_travel_in_the_clear(tmp_path: Path, place: str) -> None:
+    key = "sasl.oauthbearer.token.endpoint.url"
+    oidc = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc"}
+    for url in ("http://idp.example.com/token", "HTTP://10.0.0.7:8080/token"):
+        with pytest.raises(ConfigInvalid, match=f"{key} would send a secret unprotected to .*; use https"):
+            load(tmp_path, place, {**oidc, key: url})
+    for url in ("https://idp.example.com/token", "http://127.0.0.1:8080/token", "http://[::1]/token"):
+        assert load(tmp_path, place, {**oidc, key: url})[key] == url
+
+
 @pytest.mark.parametrize("key", ["ssl.ca.location", "ssl.certificate.location", "ssl.key.password", "enable.ssl.certificate.verification"])
 @pytest.mark.parametrize("protocol", [{}, {"security.protocol": "PLAINTEXT"}, {"security.protocol": "sasl_plaintext"}])
 def test_tls_that_would_be_left_out_is_refused(tmp_path: Path, place: str, protocol: dict[str, str], key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from archiver.errors import ConfigInvalid
 from archiver.settings import SparkSettings, load_settings
+from archiver.spark_session import _environment, properties
 
 OPEN = [
     {"master": "spark://spark.example.com:7077"},
@@ -83,3 +85,29 @@ def test_an_address_that_is_refused_shows_no_token(tmp_path: Path) -> None:
         with pytest.raises(ConfigInvalid) as raised:
             loaded(tmp_path, {"remote": remote})
         assert "canary" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("spark", "here", "local"),
+    [
+        ({}, True, True),
+        ({"master": "local-cluster[2,1,1024]"}, True, True),
+        *(({"master": f"spark://{host}:7077"}, True, False) for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.1:1,127.0.0.2")),
+        ({"master": "spark://elsewhere:7077", "conf": {"spark.master": "local[2]"}}, True, True),
+        ({"master": "spark://elsewhere:7077", "conf": {"spark.master": "spark://127.0.0.1:7077"}}, True, False),
+        ({"conf": {"spark.master": "spark://elsewhere:7077"}, "allow_insecure": True}, False, False),
+        ({"master": "k8s://https://127.0.0.1:6443", "conf": {"spark.authenticate": True}}, False, False),
+    ],
+    ids=str,
+)
+def test_a_driver_whose_master_is_here_listens_on_loopback_alone(tmp_path: Path, spark: dict[str, Any], here: bool, local: bool) -> None:
+    settings = loaded(tmp_path, spark)
+    found = properties(settings, tmp_path)
+    assert [found.get(name) for name in ("spark.driver.host", "spark.driver.bindAddress")] == ["127.0.0.1" if here else None] * 2
+    assert ("spark.local.dir" in found) == local
+    before = os.environ.get("SPARK_LOCAL_IP")
+    with _environment(settings):
+        assert os.environ.get("SPARK_LOCAL_IP") == ("127.0.0.1" if here else before)
+    conf = {**spark.get("conf", {}), "spark.driver.host": "a.example.com", "spark.driver.bindAddress": "0.0.0.0"}
+    stated = properties(loaded(tmp_path, spark | {"conf": conf}), tmp_path)
+    assert (stated["spark.driver.host"], stated["spark.driver.bindAddress"]) == ("a.example.com", "0.0.0.0")

@@ -53,3 +53,40 @@ def test_a_shortage_goes_by(said: str) -> None:
 @pytest.mark.parametrize("said", ["ValueError: MemoryError is no reason", "OSError: [Errno 13] Permission denied", "raise MemoryError()"])
 def test_what_is_no_shortage(said: str) -> None:
     assert shortage(RuntimeError(f"Job aborted\n  {said}\n\tat java.base/x")) is None
+
+
+CHAIN = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "a.py", line 1, in <module>
+    first()
+{}
+
+{}
+
+Traceback (most recent call last):
+  File "a.py", line 3, in <module>
+    second()
+{}
+
+\tat org.apache.spark.api.python.BasePythonRunner
+"""
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "During handling of the above exception, another exception occurred:",
+        "The above exception was the direct cause of the following exception:",
+    ],
+)
+def test_of_a_chain_of_exceptions_the_last_one_counts(between: str) -> None:
+    handled = RuntimeError(CHAIN.format("TimeoutError: of a service that is asked", between, "ImportError: no module named x"))
+    assert shortage(handled) is None
+    assert unfit(handled) is not None
+    short = RuntimeError(CHAIN.format("ImportError: no module named x", between, "MemoryError"))
+    assert shortage(short) == "MemoryError"
+    thrice = CHAIN.format(
+        "MemoryError", between, f"OSError: [Errno 28] full\n\n{between}\n\n" + CHAIN.format("KeyError", between, "ValueError: x")
+    )
+    assert shortage(RuntimeError(thrice)) is None

@@ -1,0 +1,56 @@
+"""Not every server that speaks Kafka's protocol names the limits of a topic: then nothing is compared, and the check says so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from archiver.checked import Verdict
+from archiver.clock import SystemClock
+from archiver.control_topic import check
+from archiver.control_topic.check import check_control_topic
+from archiver.control_topic.kafka_topic import KafkaTopic
+from archiver.settings_events import ControlTopicSettings
+
+BYTES_MAX = 1_000_000
+
+
+def client_of(limits: dict[str, str]) -> type[KafkaTopic]:
+    """A client that asks nobody and hears this."""
+
+    class Answered(KafkaTopic):
+        def _answer(self, asked: Any, what: str, stopping: Any = None) -> Any:
+            del asked, stopping
+            if "configuration" in what:
+                return {name: SimpleNamespace(value=value) for name, value in limits.items()}
+            if "does not describe" in what:
+                one = SimpleNamespace(id=0, leader=SimpleNamespace(id=1), replicas=[1, 2])
+                return SimpleNamespace(topic_id=None, authorized_operations=None, partitions=[one])
+            return SimpleNamespace(nodes=[1])
+
+    return Answered
+
+
+@pytest.fixture
+def settings() -> ControlTopicSettings:
+    return ControlTopicSettings(brokers="127.0.0.1:9", topic="control", request_timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "verdict"),
+    [
+        ({"max.message.bytes": "2000000", "min.insync.replicas": "1"}, Verdict.FINE),
+        ({"max.message.bytes": "2000000", "min.insync.replicas": "3"}, Verdict.WRONG),
+        ({"max.message.bytes": "1000", "min.insync.replicas": "1"}, Verdict.WRONG),
+        ({"max.message.bytes": "2000000"}, Verdict.NOTE),
+        ({"min.insync.replicas": "1"}, Verdict.NOTE),
+        ({}, Verdict.NOTE),
+    ],
+)
+def test_limits(settings: ControlTopicSettings, limits: dict[str, str], verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "KafkaTopic", client_of(limits))
+    found = check_control_topic(settings, BYTES_MAX, SystemClock())
+    (told,) = (one for one in found.findings if one.check == "limits")
+    assert told.verdict is verdict, told
