@@ -1,4 +1,4 @@
-"""The seeds of the publishing rig that `make test` plays: of 20,000, in four files for as many workers, two fifths, each day others.
+"""The seeds of the publishing rig that `make test` plays: of 20,000, in four files for as many workers, a fifth, each day another.
 
 `ARCHIVER_RIG_SHARE=whole` plays them all, `make simulate RIG=publish` as many others as you like.
 """
@@ -19,7 +19,7 @@ DAY_S = 86_400
 
 def _of_today(numbers: range) -> list[int]:
     day = int(time.time()) // DAY_S
-    today = range(FIFTHS) if os.environ.get("ARCHIVER_RIG_SHARE") == "whole" else (day % FIFTHS, (day + 2) % FIFTHS)
+    today = range(FIFTHS) if os.environ.get("ARCHIVER_RIG_SHARE") == "whole" else (day % FIFTHS,)
     return [number for number in numbers if number % FIFTHS in today]
 
 
