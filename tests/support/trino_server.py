@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import requests
 from trino.dbapi import Connection
+from trino.exceptions import Error as TrinoError
 
 from tests.support.maven import jars
 from tests.support.processes import until
@@ -155,9 +156,12 @@ class TrinoServer:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text(errors="replace")[-3000:]
         try:
-            return requests.get(f"{self.uri}/v1/info", timeout=10).json()["starting"] is False
-        except requests.RequestException:
+            if requests.get(f"{self.uri}/v1/info", timeout=10).json()["starting"]:
+                return False
+            self.sql("SELECT count(*) FROM UNNEST(sequence(1, 10))")  # it may have started and know of no node yet, not even itself
+        except (requests.RequestException, TrinoError):
             return False
+        return True
 
     def sql(self, statement: str) -> Sequence[Sequence[Any]]:
         """The rows of one statement."""
