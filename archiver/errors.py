@@ -111,21 +111,14 @@ class NotFound(InvalidInput):
 
 
 _LACKING = frozenset(
-    {
-        errno.ENOMEM,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOSPC,
-        errno.EAGAIN,
-        errno.EINTR,
-        errno.EBUSY,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ESTALE,
-    }
-    | {errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ENOTCONN, errno.EPIPE}
-    | {errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH}
+    (
+        *(errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EAGAIN, errno.EINTR, errno.EBUSY),
+        *(errno.EACCES, errno.EPERM, errno.ESTALE),
+        *(errno.ETIMEDOUT, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ENOTCONN, errno.EPIPE),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    )
 )
+"""What the operating system lacks, forbids or has lost, none of which says anything of the bytes."""
 
 
 def passing(error: BaseException, what: str) -> RetryLater | None:

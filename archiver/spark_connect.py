@@ -25,6 +25,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from archiver.errors import RetryLater
 from archiver.settings import SparkSettings
 from archiver.spark_watch import hang_up
+from archiver.wording import first_line
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def connect(settings: SparkSettings) -> SparkSession:
         _log.info("the Spark Connect server runs spark %s", session.version)
     except (PySparkException, OSError) as error:
         leave(session)
-        raise RetryLater(f"the Spark Connect server {settings.remote} cannot be reached: {_first_line(error)}") from error
+        raise RetryLater(f"the Spark Connect server {settings.remote} cannot be reached: {first_line(error)}") from error
     found: SparkSession = session
     return found
 
@@ -119,7 +120,3 @@ def leave(session: Any) -> None:
     if session is not None:
         hang_up(session)
         session.stop()
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -33,7 +33,7 @@ from archiver.errors import Halt, RetryLater
 from archiver.java import require_java
 from archiver.scratch import scratch_folder
 from archiver.settings import SparkSettings
-from archiver.spark_watch import Pulse
+from archiver.spark_watch import ENDED_S, Pulse
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ _LOOPBACK = "127.0.0.1"
 _LOG_TAIL_BYTES = 2000
 _END_S = 10.0
 """For a JVM that was killed to be gone."""
-_ENDED_S = 2.0
-"""For a process that was killed to be gone."""
 _SHELL_SIGNALS = 128
 """A shell, and a JVM that is asked to end, add the number of the signal to this."""
 _NO_MASTER = re.compile(r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext")
@@ -219,7 +217,7 @@ class _Start:
         if self._process is None:
             return None
         with contextlib.suppress(subprocess.TimeoutExpired):
-            code = self._process.wait(_ENDED_S)
+            code = self._process.wait(ENDED_S)
             return code if code < 0 or code > _SHELL_SIGNALS else None
         return None
 

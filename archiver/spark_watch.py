@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 _log = logging.getLogger(__name__)
 
 _ASK_EVERY_S = 1.0
-_ENDED_S = 2.0
+ENDED_S = 2.0
 """For a process that was killed to be gone."""
 _CANCEL_EVERY_S = 0.5
 _NUMBERS = itertools.count(1)
@@ -61,7 +61,7 @@ class Pulse:
         if self._process is not None:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_ENDED_S)
+                self._process.wait(ENDED_S)
 
     def _ask(self) -> None:
         while not self._done.wait(min(_ASK_EVERY_S, self.timeout_s / 2)):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Control, format (which reverse the direction), surrogates, private use, line and paragraph separators."""
+FIRST_LINE_MAX = 500
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -32,3 +33,8 @@ def in_sight(text: str, kept: str = "\n") -> str:
     if text.isprintable():
         return text
     return "".join(json.dumps(one)[1:-1] if unicodedata.category(one) in _UNSEEN and one not in kept else one for one in text)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error whose text has many lines says first, at most `FIRST_LINE_MAX` characters; its type if it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:FIRST_LINE_MAX]

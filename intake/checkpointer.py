@@ -207,23 +207,15 @@ class Checkpointer:
         return stored
 
     def _trim(self) -> None:
-        """Trim below the older of the last two checkpoints, if both are whole and the shelves of what goes are there."""
+        """Trim below the older of the last two checkpoints, if both are whole, of this log, and the shelves of what goes are there."""
         last = self._store.last()
         if len(last) < KEPT:
             return
         below = last[-1].index - 1
         if below <= self._log.floor():
             return
-        if last[0].index > self._log.tail():
-            raise Halt(
-                f"checkpoint {self._store.key(last[0].index)} is beyond the end of the intake log; put the newest metadata store in place"
-            )
+        self._store.check_of(last, self._log)
         for checkpoint in last:
-            if not self._store.is_of(checkpoint, self._log):
-                raise Halt(
-                    f"checkpoint {self._store.key(checkpoint.index)} is of another intake log; put the newest metadata store in place, or "
-                    "move the checkpoint away if that is lost. The log is not trimmed until then"
-                )
             for shelf in checkpoint.shelves:
                 self._check_stored(shelf)
         failpoints.reach("log.trim.before")

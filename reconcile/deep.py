@@ -155,10 +155,7 @@ class RowProof:
         except (NotFound, RetryLater) as error:
             return _with_fault(view, RowFault(parsed.partition, f"{key} could not be read: {error}; audit again", unclear=True))
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
-            unclear = passing(error, key) is not None or (
-                isinstance(error, OSError) and not isinstance(error, ArchiverError | pa.ArrowException)
-            )
-            return _with_fault(view, RowFault(parsed.partition, str(error), unclear=unclear))
+            return _with_fault(view, RowFault(parsed.partition, str(error), unclear=isinstance(error, OSError | MemoryError)))
         groups = range(metadata.num_row_groups)
         memory = sum(metadata.row_group(number).total_byte_size for number in groups)
         file = RowFile(

@@ -55,20 +55,13 @@ class Encodings:
 def chosen(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Encodings:
     """For an archive of that schema (with field ids) and its first row group; by the types alone if that has few rows."""
     rows = sum(batch.num_rows for batch in batches)
-    values: dict[str, list[pa.Array[Any]]] = {}
-    sampled = 0
-    long = [batch for batch in batches if batch.num_rows >= SAMPLE_ROWS]
-    if long and rows >= ROWS_MIN:
-        last = long[-1].slice(SAMPLE_ROWS) if len(long) == 1 else long[-1]
-        for sample in (_rows(long[0], 0), _rows(last, max(0, last.num_rows - SAMPLE_ROWS))):
-            sampled += sample.num_rows
-            for name, column in zip(sample.schema.names, sample.columns, strict=True):
-                for path, found in _leaf_values(name, column):
-                    values.setdefault(path, []).append(found.drop_null())
+    samples = _samples(batches) if rows >= ROWS_MIN else []
+    times = rows / max(1, sum(sample.num_rows for sample in samples))
+    values = [[found for column in sample.columns for found in _leaf_values(column)] for sample in samples]
     dictionary: list[str] = []
     others: dict[str, str] = {}
-    for leaf in leaves(schema):
-        encoding = _encoding(leaf, [one for one in values.get(leaf.path, []) if len(one)], rows / max(1, sampled))
+    for place, leaf in enumerate(leaves(schema)):
+        encoding = _encoding(leaf, [one[place] for one in values if len(one[place])], times)
         if encoding is None:
             dictionary.append(leaf.path)
         else:
@@ -76,25 +69,29 @@ def chosen(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Encodings:
     return Encodings(dictionary, others)
 
 
-def _rows(batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
-    """A sample, copied: no offset is left in it."""
-    return batch.take(arrow.array(np.arange(start, min(start + SAMPLE_ROWS, batch.num_rows))))
+def _samples(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """The first rows and the last ones, copied, so that no offset is left in them; none if all batches are short."""
+    long = [batch for batch in batches if batch.num_rows >= SAMPLE_ROWS]
+    if not long:
+        return []
+    last = long[-1].slice(SAMPLE_ROWS) if len(long) == 1 else long[-1]
+    start = max(0, last.num_rows - SAMPLE_ROWS)
+    return [long[0].take(arrow.array(np.arange(SAMPLE_ROWS))), last.take(arrow.array(np.arange(start, last.num_rows)))]
 
 
-def _leaf_values(path: str, array: pa.Array[Any]) -> Iterator[tuple[str, pa.Array[Any]]]:
-    """The physical columns under a column, with the paths of `leaves`."""
-    kind: Any = array.type
+def _leaf_values(array: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
+    """The physical columns under a column, in the order of `leaves`, without their nulls."""
     found: Any = array
-    if pa.types.is_struct(kind):
-        for place in range(kind.num_fields):
-            yield from _leaf_values(f"{path}.{kind.field(place).name}", found.field(place))
-    elif pa.types.is_map(kind):
-        yield from _leaf_values(f"{path}.key_value.key", found.keys)
-        yield from _leaf_values(f"{path}.key_value.value", found.items)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _leaf_values(f"{path}.list.element", found.values)
+    if pa.types.is_struct(found.type):
+        for place in range(found.type.num_fields):
+            yield from _leaf_values(found.field(place))
+    elif pa.types.is_map(found.type):
+        yield from _leaf_values(found.keys)
+        yield from _leaf_values(found.items)
+    elif pa.types.is_list(found.type) or pa.types.is_large_list(found.type):
+        yield from _leaf_values(found.values)
     else:
-        yield path, found
+        yield found.drop_null()
 
 
 def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | None:

@@ -20,6 +20,7 @@ from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, u
 from archiver.jobs.worker import refine_batches
 from archiver.spark_watch import JobWatch, Pulse
 from archiver.spark_worker import same_version, shortage, unfit
+from archiver.wording import first_line
 
 JOB_TIMEOUT_S = 3600.0
 """A job is cancelled after this time, unless the settings give another."""
@@ -91,7 +92,7 @@ class SparkRefiner:
                 raise RetryLater(
                     f"the refinement job was cancelled after {self._timeout_s:g} s; plan smaller rounds, or look at the store"
                 ) from error
-            raise RetryLater(f"the refinement job failed, the next run repeats it: {_first_line(error)}") from error
+            raise RetryLater(f"the refinement job failed, the next run repeats it: {first_line(error)}") from error
         return [bytes(answer["result"]) for answer in answers]
 
 
@@ -99,10 +100,6 @@ def _result_of(plan: Plan, found: dict[object, PlanResult]) -> PlanResult:
     """A plan without an answer is a plan to be done again."""
     result = found.get((plan.topic_id, plan.partition, plan.base))
     return PlanResult.failed(plan, "retry", "no worker answered for this plan") if result is None else result
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:500]
 
 
 def _last_line(error: BaseException) -> str:

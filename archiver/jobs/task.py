@@ -202,7 +202,7 @@ def _intake_verdict(error: Exception) -> tuple[ErrorKind, str]:
     """What an error of reading intake means for the plans that need the bytes."""
     if isinstance(error, NotFound) or isinstance(error.__cause__, NotFound):
         return "missing", str(error)
-    if isinstance(error, pa.ArrowException) and not isinstance(error, MemoryError):  # whose reader called it neither
+    if isinstance(error, pa.ArrowException) and not isinstance(error, MemoryError):
         return "corrupted", f"{type(error).__name__}: {error}"
     return _verdict(error)
 

@@ -130,10 +130,7 @@ class LedgerCheckpointer:
         failpoints.reach("ledger-checkpoint.upload.after")
 
     def _trim(self) -> None:
-        """Trim below the older of the last two checkpoints, if both are whole and of this log.
-
-        After a restore of the metadata store alone there may be some of the log that it had become.
-        """
+        """Trim below the older of the last two checkpoints, if both are whole and of this log."""
         last = self._checkpoints.last()
         if len(last) < KEPT:
             return
@@ -141,17 +138,7 @@ class LedgerCheckpointer:
         below = last[-1].index - 1 if needed is None else min(last[-1].index - 1, needed)
         if below <= self._log.floor():
             return
-        if last[0].index > self._log.tail():
-            raise Halt(
-                f"checkpoint {self._checkpoints.key(last[0].index)} is beyond the end of the control log; put the newest metadata store in "
-                "place"
-            )
-        for one in last:
-            if not self._checkpoints.is_of(one, self._log):
-                raise Halt(
-                    f"checkpoint {self._checkpoints.key(one.index)} is of another control log; put the newest metadata store in place, or "
-                    "move the checkpoint away if that is lost. The log is not trimmed until then"
-                )
+        self._checkpoints.check_of(last, self._log)
         failpoints.reach("ledger.trim.before")
         self._log.trim(below)
         failpoints.reach("ledger.trim.after")

@@ -134,6 +134,23 @@ class Checkpoints(Generic[C]):
                 break
         return found
 
+    def check_of(self, found: Sequence[C], log: Log) -> None:
+        """Raise `Halt` unless all of them (the newest first, as `last` gives them) are of this log, so that it may be trimmed by them.
+
+        After a restore of the metadata store alone there may be some of the log that it had become.
+        """
+        newest = found[0].index
+        if newest > log.tail():
+            raise Halt(
+                f"checkpoint {self.key(newest)} is beyond the end of the {self._log_name} log; put the newest metadata store in place"
+            )
+        for one in found:
+            if not self.is_of(one, log):
+                raise Halt(
+                    f"checkpoint {self.key(one.index)} is of another {self._log_name} log; put the newest metadata store in place, or move "
+                    "the checkpoint away if that is lost. The log is not trimmed until then"
+                )
+
     def older_than(self, index: int) -> list[str]:
         """Keys of the checkpoints before entry `index`, ascending."""
         return [self.key(older) for older in self.indexes() if older < index]

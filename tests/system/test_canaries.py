@@ -99,7 +99,12 @@ def document(deployment: Deployment, loud: LoudCatalog) -> dict[str, object]:
         {"name": "client", "type": "rest", "uri": f"http://{here}/c", "credential": {"file": "client"}},
         {"name": "user", "type": "rest", "uri": f"http://me:{password}@{here}/d", "s3.secret-access-key": CANARIES["written out"]},
         {"name": "gone", "type": "rest", "uri": f"http://u:{CANARIES['silent catalog']}@127.0.0.1:1/e"},
-        {"name": "dialect", "type": "sql", "uri": f"sqlite://u:{password}@h?password={CANARIES['parameter of a url']}"},
+        {
+            "name": "dialect",
+            "type": "sql",
+            "uri": f"sqlite://u:{password}@h?password={CANARIES['parameter of a url']}",
+            "allow_insecure": True,
+        },
     ]
     names = [str(one["name"]) for one in catalogs]
     topics = [
