@@ -51,6 +51,7 @@ def as_the_ledger(folder: Path, deployment: Deployment, brokers: str, seen: list
     found = deduplicated(seen_in(brokers, TOPIC, PARTITIONS) if seen is None else seen)
     kept = sorted(found, key=lambda one: int(one.headers["archiver.index"]))
     raw = folder / "ledger.raw"
+    raw.unlink(missing_ok=True)
     assert deployment.run("ledger", "events", "--raw", str(raw)).code == 0
     return raw_stream(folder, kept).read_bytes() == raw.read_bytes()
 
