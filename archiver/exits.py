@@ -1,9 +1,12 @@
-"""Exit codes, the same for every command.
+"""Exit codes, the same for every command, and the end of an operation that has one.
 
 0 fine · 1 found something wrong · 2 could not tell · 3 bad usage or configuration · 130 interrupted.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 from archiver.errors import ArchiverError, Deposed, Halt, InvalidInput
 
@@ -12,6 +15,16 @@ WRONG = 1
 UNTOLD = 2
 USAGE = 3
 INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An operation that ended by itself, well or badly."""
+
+    document: dict[str, Any]
+    """What the command of the same name prints with `--output json`; only what JSON can say."""
+    exit_code: int
+    """What that command would have exited with."""
 
 
 def exit_code(error: ArchiverError) -> int:

@@ -15,7 +15,7 @@ import socket
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,7 +24,8 @@ from typing import Any
 from archiver.assemble import Application
 from archiver.clock import Clock, SystemClock
 from archiver.daemon.again import Again
-from archiver.daemon.cycles import Cycles, Told
+from archiver.daemon.alone import alone
+from archiver.daemon.cycles import Cycles
 from archiver.daemon.dependencies import Dependencies
 from archiver.daemon.notify import Notifier
 from archiver.daemon.opening import Opening
@@ -35,11 +36,11 @@ from archiver.daemon.reload import intervals, plan_reload
 from archiver.daemon.schedule import Schedule, ScheduledJob
 from archiver.daemon.sight import Sight
 from archiver.daemon.signals import Signals
-from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling
 from archiver.daemon.tick import Pace, Tick
+from archiver.daemon.upkeep import Upkeep
 from archiver.daemon.watch import Beside, Watch
 from archiver.errors import ArchiverError, RetryLater
-from archiver.exits import FINE, WRONG
+from archiver.exits import FINE, WRONG, Done
 from archiver.ids import IdSource, SystemIds
 from archiver.jobs.looks import Looks
 from archiver.jobs.report import ArchiveReport
@@ -51,7 +52,7 @@ from archiver.status.history import LagHistory
 from archiver.status.journal import Journal, Refusal
 from archiver.status.numbers import Numbers, mirrors_of, sources_of
 from archiver.web.app import create_app
-from archiver.web.face import Done, Face, Progress
+from archiver.web.face import Face
 from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
 from archiver.web.server import WebServer
@@ -109,7 +110,8 @@ class Daemon:
         self._pace = Pace(self._clock)
         self._tick = Tick(self._round, lambda: self._settings)
         self._again = Again(self._clock, lambda: self._settings.cleanup.reconcile_after, lambda: self._settings.cleanup.interval)
-        self._operations = DaemonOperations(lambda: self._serving, roles, self._cycles, self._tick, self._numbers)
+        self._upkeep = Upkeep(self._in_service, self._cycles, self._numbers, self._sight, self._again, self._read_alone)
+        self._operations = DaemonOperations(self, roles, self._cycles, self._tick, self._numbers)
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
         self._reloading = threading.Lock()
@@ -118,7 +120,6 @@ class Daemon:
         self._opened = Opened(lambda: self._settings, environ, roles, self._clock, self._ids)
         self._publication = Publication(lambda: self._opened.publisher(self._stop.is_set))
         self._serving: Application | None = None
-        """The application, from when everything is open until the end begins."""
         self._reading = threading.Lock()
         self._dependencies = Dependencies(self._clock, environ, roles)
         beside = Beside("the look at the logs", self._look, LOOK_S, self._unheard)
@@ -145,6 +146,11 @@ class Daemon:
 
     # what others see
 
+    @property
+    def deployment(self) -> Application | None:
+        """The application, from when everything is open until the end begins."""
+        return self._serving
+
     def _face(self) -> Face:
         setting = self._settings.http.admin_token
         return Face(
@@ -152,7 +158,7 @@ class Daemon:
             journal=self._journal,
             roles=self._roles,
             writer=lambda: self._opened.writer if self._serving is not None else None,
-            operations=_Asked(self, self._operations),
+            operations=self._operations,
             token=lambda: self._opened.token if setting is None else setting.get_secret_value(),
             cluster_id=lambda: None if (application := self._opened.application) is None else application.cluster.cluster_id,
             page=self._page,
@@ -234,11 +240,11 @@ class Daemon:
             if kafka := self._settings.events.kafka:
                 jobs.append(ScheduledJob("control_topic", kafka.interval, partial(cycle, "control_topic", self._publication.run)))
         if "reconcile" in self._roles:
-            jobs.append(ScheduledJob("reconcile", None, partial(cycle, "reconcile", self._reconcile)))
-            jobs.append(ScheduledJob("cleanup", every["cleanup"], self._clean_up, FIRST_CLEANUP_S))
-            jobs.append(ScheduledJob("audit", every["audit"], partial(cycle, "audit", self._audit), FIRST_AUDIT_S))
+            jobs.append(ScheduledJob("reconcile", None, partial(cycle, "reconcile", self._upkeep.reconcile)))
+            jobs.append(ScheduledJob("cleanup", every["cleanup"], self._upkeep.clean_up, FIRST_CLEANUP_S))
+            jobs.append(ScheduledJob("audit", every["audit"], partial(cycle, "audit", self._upkeep.audit), FIRST_AUDIT_S))
             if deep_s := self._settings.daemon.deep_audit_interval:
-                jobs.append(ScheduledJob("deep_audit", deep_s, partial(cycle, "deep_audit", self._deep_audit), FIRST_DEEP_AUDIT_S))
+                jobs.append(ScheduledJob("deep_audit", deep_s, partial(cycle, "deep_audit", self._upkeep.deep_audit), FIRST_DEEP_AUDIT_S))
         return Schedule(jobs, self._clock)
 
     def _round(self, looks: Looks) -> ArchiveReport:
@@ -252,41 +258,6 @@ class Daemon:
                     self._again.failed()
                 elif run.report.commits:
                     self._again.fine()
-
-    def _clean_up(self) -> None:
-        """First the views agree as far as they can, then what nobody needs goes."""
-        self._cycles.run("reconcile", self._reconcile)
-        self._cycles.run("cleanup", self._clean)
-
-    def _reconcile(self) -> Told:
-        application = self._in_service()
-        try:
-            report = application.reconciling(_whisper).run("safe")
-        except ArchiverError:
-            self._again.failed()
-            raise
-        self._numbers.reconciled(report)
-        if report.error is not None or any(finding.safe for finding in report.left):
-            self._again.failed()
-        return told_of_reconciling(report)
-
-    def _clean(self) -> Told:
-        application = self._in_service()
-        report = application.cleaning(_whisper).run()
-        self._numbers.cleaned(report)
-        self._sight.pinned(report.pin)
-        application.checkpointer.run_if_due()
-        return told_of_cleaning(report)
-
-    def _audit(self) -> Told:
-        application = self._in_service()
-        told = told_of_audit(application.audit(None))
-        with self._read_alone():
-            self._sight.pinned(application.pinned())
-        return told
-
-    def _deep_audit(self) -> Told:
-        return told_of_audit(self._in_service().audit(None, deep=True, progress=_whisper))
 
     def _questions(self) -> dict[str, Any]:
         application = self._opened.application
@@ -333,7 +304,7 @@ class Daemon:
 
     def _read_alone(self) -> contextlib.AbstractContextManager[None]:
         """Of those who read the ledger beside the leader, one at a time."""
-        return _alone(self._reading, "the ledger is being read by something that does not come to an end; a catalog may hang")
+        return alone(self._reading, ANSWER_S, "the ledger is being read by something that does not come to an end; a catalog may hang")
 
     def _in_service(self) -> Application:
         if self._serving is None:
@@ -355,7 +326,7 @@ class Daemon:
         reload is under way, and what declaring its topics raises.
         """
         try:
-            with _alone(self._reloading, "a reload is under way that does not come to an end; the metadata store may hang"):
+            with alone(self._reloading, ANSWER_S, "a reload is under way that does not come to an end; the metadata store may hang"):
                 self._notifier.reloading()
                 try:
                     return self._reload()
@@ -443,54 +414,6 @@ class Daemon:
         self._watch.close()
         self._publication.close()
         self._opened.close()
-
-
-class _Asked:
-    """What comes through the port, as it asks for it."""
-
-    def __init__(self, daemon: Daemon, operations: DaemonOperations) -> None:
-        self._daemon = daemon
-        self._operations = operations
-
-    def status(self) -> dict[str, Any]:
-        return self._daemon.status()
-
-    def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
-        return Done(*self._operations.archive(topic, everything, progress))
-
-    def clean(self, dry_run: bool, progress: Progress) -> Done:
-        return Done(*self._operations.clean(dry_run, progress))
-
-    def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
-        done = Done(*self._operations.reconcile(fix, topic, progress))
-        if fix and topic is not None:
-            self._daemon.reconcile_soon()
-        return done
-
-    def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
-        return Done(*self._operations.replay(topic, files_max, progress))
-
-    def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
-        return Done(*self._operations.audit(topic, progress, deep=deep))
-
-    def reload(self) -> Done:
-        return self._daemon.reload()
-
-
-@contextlib.contextmanager
-def _alone(lock: threading.Lock, why: str) -> Iterator[None]:
-    """Hold the lock; raises `RetryLater` rather than to wait for long."""
-    if not lock.acquire(timeout=ANSWER_S):
-        raise RetryLater(why)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _whisper(line: str) -> None:
-    """Progress of a job: its one line at the end says what it came to."""
-    _log.debug("%s", line)
 
 
 def _version() -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, StrictBool, StrictInt, model_validator
 
 from archiver.settings_kafka import KafkaSourceSettings
-from archiver.settings_types import Duration, FilePath, GlobPath, Group, Listen, Located, Secret, Size, TopicName, is_loopback
+from archiver.settings_types import Duration, FilePath, GlobPath, Group, Listen, Located, Secret, Size, TopicName, host_of, is_loopback
 
 TOKEN_MIN = 16
 """Characters of a token that we ask for. Whoever reaches the port can try words against it as often as he likes."""
@@ -86,8 +86,7 @@ class HttpSettings(Group):
 
     @model_validator(mode="after")
     def _not_open_unasked(self) -> Self:
-        host = self.listen.rpartition(":")[0].strip("[]")
-        if self.tls is None and not self.allow_http and not is_loopback(host):
+        if self.tls is None and not self.allow_http and not is_loopback(host_of(self.listen)):
             why = (
                 f"{self.listen} is open to other machines in the clear; give tls a certificate, listen on 127.0.0.1, or set "
                 "allow_http: true if something else keeps others away, such as a proxy or a container's own network"

@@ -18,6 +18,7 @@ from archiver.settings_types import (
     Group,
     Located,
     Size,
+    host_of,
     is_loopback,
     is_reference,
     resolve_path,
@@ -34,7 +35,6 @@ _SQL_SERVER = re.compile(
     r"(?P<dialect>\w+)(?:\+\w+)?://(?:[^:/]*(?::[^@]*)?@)?(?P<host>\[[^/?]+\]|[^/:?]*)[^/?]*(?:/[^?]*)?(?:\?(?P<query>.*))?"
 )
 """As SQLAlchemy reads an address."""
-_HOST_AND_PORT = re.compile(r"\[(?P<six>[^]]*)\](?::\d*)?|(?P<one>[^:]*)(?::\d*)?")
 _HOST_ELSEWHERE = frozenset(
     ("service", "servicefile", "dsn", "conninfo", "odbc_connect", "read_default_file", "read_default_group", "option_files", "server")
 )
@@ -174,7 +174,7 @@ def _unproven(kind: str, uri: str) -> str | None:
             if query.get("sslmode") == ["verify-full"]:
                 return None
             cure = "add sslmode=verify-full, and sslrootcert=FILE for an authority of your own, or "
-    elif kind != "hive" or not uri or all(_is_here(urlsplit(one.strip()).netloc) for one in uri.split(",")):
+    elif kind != "hive" or not uri or all(is_loopback(host_of(urlsplit(one.strip()).netloc)) for one in uri.split(",")):
         return None
     return (
         f"another machine would be asked without proof of who it is, or in the clear; {cure}set allow_insecure: true where its driver, or "
@@ -192,14 +192,8 @@ def _asked_here(dialect: str, host: str, query: Mapping[str, list[str]]) -> bool
         return False
     hosts = [one for one in ",".join([host, *query.get("host", []), *query.get("hostaddr", [])]).split(",") if one]
     if dialect == "postgresql":
-        return all(one.startswith("/") or _is_here(one) for one in hosts)  # a path is a socket
-    return bool(hosts) and all(map(_is_here, hosts))
-
-
-def _is_here(host: str) -> bool:
-    """Whether a host, a port behind it or not, is this machine."""
-    told = _HOST_AND_PORT.fullmatch(host)
-    return is_loopback(host if told is None else told["six"] or told["one"] or "")
+        return all(one.startswith("/") or is_loopback(host_of(one)) for one in hosts)  # a path is a socket
+    return bool(hosts) and all(is_loopback(host_of(one)) for one in hosts)
 
 
 def _property(key: str, value: object, info: ValidationInfo) -> object:
@@ -289,7 +283,7 @@ class SparkSettings(Group):
     def is_here(self) -> bool:
         """Whether no process of Spark's that the master gives work to is on another machine."""
         kind, _, hosts = self._master_used.partition("://")
-        return self.is_local or (kind == "spark" and all(is_loopback(host.rpartition(":")[0].strip("[]")) for host in hosts.split(",")))
+        return self.is_local or (kind == "spark" and all(is_loopback(host_of(one)) for one in hosts.split(",")))
 
     @property
     def _master_used(self) -> str:

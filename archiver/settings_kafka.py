@@ -7,14 +7,14 @@ Plain values only. The text under a key is its entry in docs/configuration.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, model_validator
 
-from archiver.settings_types import SECRET_SCHEMA, Duration, Group, Located, Size, is_loopback, is_reference, reveal
+from archiver.settings_types import SECRET_SCHEMA, Duration, Group, Located, Size, host_of, is_loopback, is_reference, reveal
 
 OWNED = frozenset(
     {
@@ -132,14 +132,10 @@ def misfit(brokers: str, properties: Mapping[str, str | SecretStr]) -> str | Non
     sent = protocol == "sasl_plaintext" and any(
         told.get(key, "").lower() in _SENT_AS_IT_IS for key in ("sasl.mechanisms", "sasl.mechanism")
     )
-    if sent and (host := next((host for host in _hosts(brokers) if not is_loopback(host)), None)) is not None:
-        return f"would send a secret unprotected to {host}; set security.protocol to SASL_SSL"
+    elsewhere = [host for host in (host_of(one.strip()) for one in brokers.split(",")) if not is_loopback(host)]
+    if sent and elsewhere:
+        return f"would send a secret unprotected to {elsewhere[0]}; set security.protocol to SASL_SSL"
     return None
-
-
-def _hosts(brokers: str) -> Iterator[str]:
-    for broker in brokers.split(","):
-        yield broker.strip().rpartition(":")[0].strip("[]") or broker.strip()
 
 
 def revealed(properties: Mapping[str, str | SecretStr]) -> dict[str, str]:

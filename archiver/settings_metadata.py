@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, StrictBool, model_validator
 
-from archiver.settings_types import Duration, FilePath, Group, Listen, Located, Secret, is_loopback
+from archiver.settings_types import Duration, FilePath, Group, Listen, Located, Secret, host_of, is_loopback
 
 _REQUESTS_PER_LEASE = 2
 _MEMBERS_MAX = 16
@@ -86,12 +86,11 @@ class EtcdSettings(Group):
         if not 1 <= len(self.addresses) <= _MEMBERS_MAX:
             problems.append((("addresses",), f"names {len(self.addresses)} members; 1 to {_MEMBERS_MAX} are possible"))
         for place, address in enumerate(self.addresses):
-            host, _, port = address.rpartition(":")
             if address in self.addresses[:place]:
                 problems.append((("addresses", place), f"{address} stands there twice"))
-            elif int(port) == 0:
+            elif int(address.rpartition(":")[2]) == 0:
                 problems.append((("addresses", place), f"{address} has no port; etcd's clients' port is 2379 unless it was changed"))
-            elif self.tls is None and not self.insecure and not is_loopback(host.strip("[]")):
+            elif self.tls is None and not self.insecure and not is_loopback(host_of(address)):
                 why = (
                     "is another machine, and without tls others can read and change the logs on the way; give tls: {ca_file: FILE}, or say"
                 )

@@ -28,6 +28,7 @@ _MESSAGE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})", re.ASCII)
 _COLUMN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_HOST_AND_PORT = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:\[\]/@?#]+))(?::\d{0,5})?", re.ASCII)
 LATER = "this version does not have it yet"
 TOPIC_NAME_MAX = 249
 SUBJECT_MAX = 1024
@@ -323,6 +324,14 @@ Secret = Annotated[SecretStr, BeforeValidator(reveal), WithJsonSchema(SECRET_SCH
 TopicName = Annotated[str, BeforeValidator(check_topic_name)]
 TableName = Annotated[str, BeforeValidator(check_table)]
 MessageName = Annotated[str, BeforeValidator(check_message)]
+
+
+def host_of(text: str) -> str:
+    """The host of `host:port` or `[address]:port`, with or without the port. Any other text as it is: an address without brackets, or
+    what nobody takes for this machine.
+    """
+    told = _HOST_AND_PORT.fullmatch(text)
+    return text if told is None else told["address"] or told["name"]
 
 
 def is_loopback(host: str) -> bool:

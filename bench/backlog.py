@@ -11,7 +11,6 @@ the fast audit takes, and by the reader of our own, which the deep audit takes. 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -27,6 +26,7 @@ from archiver.catalog.layout import stream_fields
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
 from bench.growth import IDENTIFIER, Costs, Sizes, Table, new_table, template
+from bench.outcome import tell
 from reconcile.manifests import snapshot_files
 
 FILES = (200, 2000)
@@ -118,11 +118,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure((3, 12), 2) if options.quick else measure(FILES, ROUNDS)
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

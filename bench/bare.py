@@ -42,7 +42,11 @@ class Steps:
 
 def refine_share(shape: str, paths: list[str], target: str, options: str) -> tuple[int, dict[str, float]]:
     """What one process does with its files; the size of its file, and CPU seconds by step."""
-    messages = SHAPES[shape].handler()
+    return refine_files(SHAPES[shape].handler(), paths, target, options)
+
+
+def refine_files(messages: Any, paths: list[str], target: str, options: str) -> tuple[int, dict[str, float]]:
+    """The same, with the handler of any message."""
     steps = Steps()
     writer: pq.ParquetWriter | None = None
     pending: list[pa.RecordBatch] = []

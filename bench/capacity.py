@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -25,6 +24,7 @@ from archiver.proto import control_log_pb2
 from archiver.settings_groups import IntakeSettings
 from bench.growth import Sizes, Table, new_table, template
 from bench.intake import raw_bytes_of, rig, send_and_wait, spread_over
+from bench.outcome import tell
 from bench.writer import make_records
 
 SEGMENTS = (1, 20, 100, 1000)
@@ -114,12 +114,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure((1, 20), (10,), (1, 3), 2) if options.quick else measure(SEGMENTS, RECORDS, ARCHIVES, ROUNDS)
-    text = json.dumps(document, indent=2)
-    print(text)
+    tell(document, options.output)
     print(f"{len(document['intake'])} flushes, {len(document['ledger']['cases'])} tables", file=sys.stderr)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ threads, librdkafka's among them) and per wall second. `waves` is how often the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -35,6 +34,7 @@ from archiver.log.store import Log
 from archiver.objects.memory import MemoryObjectStore
 from archiver.settings_groups import LogSettings
 from bench.mirror import spread, timed
+from bench.outcome import tell
 from tests.support.control_topic import CLUSTER, LedgerWriter, Rig, check_is_ledger, events_of, seen_in, settings_of
 from tests.support.kafka_server import KafkaServer
 from tests.support.mirroring import Cluster
@@ -159,11 +159,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure(60, 1) if options.quick else measure(options.events, options.repetitions)
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ refinement is what can be compared between machines. Java is needed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -26,6 +25,7 @@ import pyarrow as pa
 
 from archiver.assemble import Application
 from archiver.settings import load_settings
+from bench.outcome import tell
 from tests.support.deployment import Deployment
 from tests.support.orders import order
 
@@ -54,11 +54,7 @@ def main() -> None:
     sizes = Sizes(1_000, 2) if options.quick else Sizes(options.rows, options.rounds)
     with tempfile.TemporaryDirectory(prefix="bench-deep-audit-") as folder:
         found = measured(Path(folder), sizes)
-    text = json.dumps(found, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(found, options.output)
 
 
 def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:

@@ -15,7 +15,6 @@ have timestamps, whose range must be looked at as well.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -37,6 +36,7 @@ from archiver.objects.local import LocalObjectStore
 from archiver.schema.descriptors import Envelope, Source
 from archiver.schema.edge import EdgeCheck
 from archiver.settings_groups import IntakeSettings, LogSettings
+from bench.outcome import tell
 from bench.schema import cases
 from bench.writer import spread
 from intake.edge_schemas import EdgeSchemas, Rules
@@ -158,11 +158,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the smallest size, which shows only that everything runs")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    text = json.dumps(measure(200, 2000, 1) if options.quick else measure(5000, 50_000, 5), indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(measure(200, 2000, 1) if options.quick else measure(5000, 50_000, 5), options.output)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ defragmented. What the entries of intake and ledger take is counted in a deploym
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -44,6 +43,7 @@ from archiver.log.store import Appended, Log
 from archiver.proto import etcd_rpc_pb2 as rpc
 from archiver.settings_groups import LogSettings
 from bench.log import BLOCK, BUSY_TIMEOUT_S, make_entries
+from bench.outcome import tell
 from bench.requests import run, spark
 from bench.writer import spread
 from tests.support.deployment import Deployment, jsonl
@@ -272,11 +272,7 @@ def main() -> None:
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "etcd": release, "grpcio": version("grpcio")},
     }
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ times are counted on, because a commit never opens one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -67,6 +66,7 @@ from archiver.settings_groups import LogSettings
 from bench import counting_io
 from bench.intake_files import CLUSTER, fill_intake, plans_of
 from bench.orders import descriptor_set
+from bench.outcome import tell
 from intake.fold import TopicState
 
 TOPIC = "orders"
@@ -394,11 +394,7 @@ def main() -> None:
     sizes = Sizes(options.partitions, windows, WINDOW, options.cadence)
     if options.quick:
         sizes = Sizes([1, 3], [5, 27], 3, options.cadence)
-    text = json.dumps(measure(sizes), indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(measure(sizes), options.output)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -37,6 +36,7 @@ from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.settings_groups import IntakeSettings, LogSettings
 from bench.log import percentile
+from bench.outcome import tell
 from bench.writer import make_records, spread
 from intake.records import RECORD_SCHEMA, Record, normalise_batch
 from intake.sequencer import Sequencer
@@ -320,11 +320,7 @@ def main() -> None:
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "pyarrow": pa.__version__, "numpy": np.__version__},
     }
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

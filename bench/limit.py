@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import cProfile
-import json
 import os
 import platform
 import pstats
@@ -38,7 +37,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from archiver.assemble import Application
 from archiver.jobs.bundle import bundle
@@ -52,7 +50,9 @@ from archiver.settings import load_settings
 from archiver.settings_groups import SparkSettings
 from archiver.spark_session import SparkSessions
 from bench.bare import DEFAULT, TUNED, refine_share
+from bench.deployment import write_configuration
 from bench.intake_files import CLUSTER, PARTITIONS, ZSTD_LEVEL, fill_intake, plans_of, send
+from bench.outcome import tell
 from bench.shapes import SHAPES, Shape
 from bench.writer import spread
 
@@ -106,8 +106,8 @@ class Libraries:
 class Refinement:
     """The product's refinement of records in intake files."""
 
-    def __init__(self, shape: Shape, records: int, folder: Path, sessions: SparkSessions) -> None:
-        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(records, folder, shape.make)
+    def __init__(self, shape: Shape, records: int, folder: Path, sessions: SparkSessions, partitions: int = PARTITIONS) -> None:
+        self._sequencer, self._objects, self._topic_id, self.raw_bytes = fill_intake(records, folder, shape.make, partitions)
         self._topics = {self._topic_id: RefineTopic(self._topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")}
         self._refiner = SparkRefiner(sessions.session)
         self._epoch = 0
@@ -155,24 +155,8 @@ class Whole:
     """A deployment with one table, whose runs archive as many new records each time."""
 
     def __init__(self, shape: Shape, records: int, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "message.binpb").write_bytes(shape.source.descriptor_set)
-        topic = {
-            "name": "orders",
-            "partitions": PARTITIONS,
-            "value": {"descriptor_set": "message.binpb", "message": shape.source.message},
-            "archive": {"kind": "iceberg", "catalog": "local", "table": "bench.orders"},
-        }
-        document = {
-            "cluster": "bench",
-            "data": {"uri": "data"},
-            "metadata": {"sqlite": {"path": "metadata.db"}},
-            "catalogs": [{"name": "local", "type": "sql", "uri": f"sqlite:///{folder}/catalog.db"}],
-            "spark": {"master": f"local[{CORES}]"},
-            "topics": [topic],
-        }
-        (folder / "archiver.yaml").write_text(yaml.safe_dump(document))
-        self._application = Application(load_settings(folder / "archiver.yaml", os.environ), os.environ)
+        path = write_configuration(folder, shape, PARTITIONS)
+        self._application = Application(load_settings(path, os.environ), os.environ)
         self._shape, self._records = shape, records
 
     def prepare(self) -> None:
@@ -284,13 +268,10 @@ def main() -> None:
     try:
         records, repetitions = (20_000, 1) if options.quick else (options.records, options.repetitions)
         shapes = options.shapes.split(",")[: 1 if options.quick else None]
-        text = json.dumps(measure(shapes, records, repetitions, folder), indent=2)
+        document = measure(shapes, records, repetitions, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

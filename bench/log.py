@@ -22,7 +22,6 @@ of them append. Afterwards the log must hold exactly what they were told is ther
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -48,6 +47,7 @@ from archiver.log.store import Appended, Log
 from archiver.objects.paths import intake_key
 from archiver.proto import intake_log_pb2 as pb
 from archiver.settings_groups import LogSettings
+from bench.outcome import tell
 from bench.writer import spread
 from intake.entries import file_entry
 from intake.format import PlacedSegment
@@ -380,11 +380,7 @@ def main() -> None:
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "sqlite": sqlite3.sqlite_version},
     }
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

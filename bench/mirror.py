@@ -12,7 +12,6 @@ same round, of records per CPU second of the process (its threads, librdkafka's 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -30,6 +29,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.settings_groups import LogSettings
+from bench.outcome import tell
 from tests.support.kafka_server import KafkaServer
 from tests.support.mirroring import Cluster, Site
 
@@ -175,11 +175,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     document = measure(20_000, 1) if options.quick else measure(options.records, options.repetitions)
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 import os
 import platform
 import random
@@ -36,6 +35,7 @@ from urllib.parse import parse_qs, urlsplit
 from archiver import Writer
 from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions
+from bench.outcome import tell
 from tests.support.deployment import Deployment, jsonl
 from tests.support.http_faults import Answer, Asked
 from tests.support.s3_faults import S3Faults
@@ -222,11 +222,7 @@ def main() -> None:
             **{name: version(name) for name in ("boto3", "pyarrow", "pyiceberg")},
         },
     }
-    text = json.dumps(document, indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ Repetitions are interleaved; figures are CPU seconds of this process with all it
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -28,18 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from archiver.jobs.bundle import bundle
 from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
 from archiver.jobs.task import run_bundle
-from archiver.objects.local import LocalObjectStore
 from archiver.objects.place import StorePlace
 from archiver.schema.codec import RecordCodec
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
+from bench.bare import DEFAULT, refine_files
 from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
+from bench.outcome import tell
 from bench.schema_messages import FLAT_LAST, FLAT_TEXT, NESTED_LAST, descriptor_set, file_of, handler, make_odd, make_values, odd_file
 from bench.writer import spread
 
@@ -156,30 +154,11 @@ class Contender:
             return None
         start = time.process_time()
         target = self._folder / "plain.parquet"
-        write_plain(self._objects, self._handler, target)
+        paths = [str(self._objects.root / info.key) for info in self._objects.list("intake/")]
+        refine_files(self._handler, paths, str(target), DEFAULT)
         spent = time.process_time() - start
         target.unlink()
         return spent
-
-
-def write_plain(objects: LocalObjectStore, messages: Any, target: Path) -> None:
-    """What the libraries alone do in `bench.limit`, in one process."""
-    pending: list[pa.RecordBatch] = []
-    for info in objects.list("intake/"):
-        columns = ["key", "value", "headers", "event_timestamp", "accept_timestamp"]
-        table = pq.read_table(objects.root / info.key, columns=columns, use_threads=False)
-        for batch in table.combine_chunks().to_batches(max_chunksize=_DECODE_ROWS):
-            values = batch.column("value")
-            decoded = messages.array_to_record_batch(values)
-            assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), values)).as_py()
-            rest = batch.drop_columns(["value"])
-            names = [*rest.schema.names, *(f"value.{name}" for name in decoded.schema.names)]
-            pending.append(pa.RecordBatch.from_arrays([*rest.columns, *decoded.columns], names=names))
-    table = pa.Table.from_batches(pending)
-    with target.open("wb") as file:
-        pq.write_table(table, file, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=table.num_rows)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def measure(records: int, repetitions: int, folder: Path) -> dict[str, Any]:
@@ -236,13 +215,10 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="bench-schema-"))
     try:
         records, repetitions = (2000, 1) if options.quick else (options.records, options.repetitions)
-        text = json.dumps(measure(records, repetitions, folder), indent=2)
+        document = measure(records, repetitions, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(document, options.output)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ row-group size. Repetitions are interleaved; the ratio is of the CPU seconds in 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import shutil
@@ -30,6 +29,7 @@ from archiver.ids import SystemIds
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.settings_groups import IntakeSettings, LogSettings
+from bench.outcome import tell
 from intake.records import RECORD_SCHEMA, normalise_batch
 from intake.sequencer import Sequencer
 from intake.writer import IntakeWriter
@@ -129,11 +129,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    text = json.dumps(measure(options.records, options.repetitions), indent=2)
-    print(text)
-    if options.output is not None:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n", encoding="utf-8")
+    tell(measure(options.records, options.repetitions), options.output)
 
 
 if __name__ == "__main__":

@@ -60,12 +60,14 @@ class IntakeReader:
 def log_index_of(objects: ObjectStore, key: str) -> int | None:
     """Up to which entry the writer of an intake file had read the log before it stored the file, which proves that the log was that long.
 
-    None if the file does not say, is damaged or gone.
+    None if the file does not say, is damaged or gone; raises `RetryLater` if it cannot be read now.
     """
     try:
         with objects.open_input(key) as source:
             text = (pq.read_metadata(source).metadata or {}).get(LOG_INDEX_KEY.encode(), b"")
-    except (NotFound, OSError, pa.ArrowException):
+    except (NotFound, OSError, pa.ArrowException) as error:
+        if (later := passing(error, f"intake file {key}")) is not None:
+            raise later from error
         return None
     return int(text) if text.isdigit() else None
 

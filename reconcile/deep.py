@@ -152,10 +152,10 @@ class RowProof:
                 source.seek(0)
                 metadata = pq.read_metadata(source)
             footer = check_footer(found, metadata, self._cluster_id)
-        except (NotFound, RetryLater) as error:
-            return _with_fault(view, RowFault(parsed.partition, f"{key} could not be read: {error}; audit again", unclear=True))
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
-            return _with_fault(view, RowFault(parsed.partition, str(error), unclear=isinstance(error, OSError | MemoryError)))
+            if isinstance(error, NotFound | RetryLater | OSError | MemoryError):
+                return _with_fault(view, RowFault(parsed.partition, f"{key} could not be read: {error}; audit again", unclear=True))
+            return _with_fault(view, RowFault(parsed.partition, str(error)))
         groups = range(metadata.num_row_groups)
         memory = sum(metadata.row_group(number).total_byte_size for number in groups)
         file = RowFile(
@@ -215,7 +215,9 @@ class RowProof:
         got = 0 if rows is None else rows.rows
         why = f"spark read {got} of its {work.sealed.rows} rows" if rows is None or rows.trouble is None else rows.trouble
         fault = self._second_look(work, why) if look_again else RowFault(None, f"{work.key}: {why}", unclear=True)
-        return proven(_with_fault(work.view, fault), work.sealed, rows, None) if rows is not None and got else _with_fault(work.view, fault)
+        view = _with_fault(work.view, fault)
+        # Rows that were only not seen prove nothing.
+        return view if rows is None or not got or fault.unclear else proven(view, work.sealed, rows, None)
 
     def _second_look(self, work: _Work, why: str) -> RowFault:
         """Why a file came back short: gone, damaged, or not to be told."""

@@ -22,7 +22,7 @@ from archiver.catalog.expiry import ancestry
 from archiver.catalog.foreign import Change, ExpiredChanges, foreign_changes, placed, read_expired, unretired
 from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID, stream_fields
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
-from archiver.errors import ArchiverError, Corrupted
+from archiver.errors import ArchiverError, Corrupted, RetryLater, passing
 from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
@@ -193,7 +193,7 @@ class Observer:
         return file if size is None or self._rows_follow or _proven(file) else self._with_rows(file, key)
 
     def _with_rows(self, file: FileView, key: str) -> FileView:
-        """Read what the manifests do not prove."""
+        """Read what the manifests do not prove. Raises `RetryLater` if that cannot be done now, which says nothing of the file."""
         try:
             with self._objects.open_input(key) as source:
                 if file.key is not None:
@@ -204,7 +204,11 @@ class Observer:
                 if _proven(replace(file, gaps=gaps)):
                     return replace(file, gaps=gaps)
                 return replace(file, gaps=gaps, rows=read_offsets(parquet, key), rows_in_file=parquet.metadata.num_rows)
+        except RetryLater:
+            raise
         except (ArchiverError, pa.ArrowException, OSError, ValueError) as error:
+            if (later := passing(error, key)) is not None:
+                raise later from error
             return replace(file, unread=f"it cannot be read ({error})")
 
     def _archives(self, state: TopicState, ledger: TopicLedger) -> TableState:
@@ -228,6 +232,8 @@ class Observer:
                     parsed = paths.parse_archive_key(found.key)
                     files.append(FileView(found.key, metadata.num_rows, found.size, found.size, parsed, gaps=gaps, part=part))
                 except (Corrupted, pa.ArrowException, OSError, ValueError) as error:
+                    if (later := passing(error, found.key)) is not None:
+                        raise later from error
                     files.append(
                         FileView(found.key, 0, None, found.size, paths.parse_archive_key(found.key), unread=f"it cannot be read ({error})")
                     )

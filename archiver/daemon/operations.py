@@ -13,7 +13,7 @@ from archiver.daemon.cycles import Cycles, Told
 from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling, told_of_replay
 from archiver.daemon.tick import Tick
 from archiver.errors import InvalidInput, NotFound, RetryLater
-from archiver.exits import FINE, UNTOLD, WRONG
+from archiver.exits import FINE, UNTOLD, WRONG, Done
 from archiver.jobs.replay import ReplayRun
 from archiver.jobs.replay_report import FILES_MAX
 from archiver.jobs.run import ArchiveRun
@@ -46,20 +46,43 @@ class Deployment(Protocol):
         """The audit's document; `progress` takes lines of a `deep` one."""
 
 
-class DaemonOperations:
-    """Archiving, replaying, cleaning and auditing on request."""
+class Serving(Protocol):
+    """The daemon that is asked."""
 
-    def __init__(
-        self, deployment: Callable[[], Deployment | None], roles: frozenset[str], cycles: Cycles, tick: Tick, numbers: Numbers
-    ) -> None:
-        """`deployment` is None until everything is open, and again when the end has begun; `numbers` count what is done."""
-        self._deployment = deployment
+    @property
+    def deployment(self) -> Deployment | None:
+        """None until everything is open, and again when the end has begun."""
+
+    def status(self) -> dict[str, Any]:
+        """The document of `archiver status`."""
+
+    def reload(self) -> Done:
+        """The configuration read again."""
+
+    def reconcile_soon(self) -> None:
+        """What was told of one topic may be over: all of them are looked at."""
+
+
+class DaemonOperations:
+    """What the port hands on: archiving, replaying, cleaning, reconciling and auditing, and what the daemon does itself."""
+
+    def __init__(self, daemon: Serving, roles: frozenset[str], cycles: Cycles, tick: Tick, numbers: Numbers) -> None:
+        """`numbers` count what is done."""
+        self._daemon = daemon
         self._roles = roles
         self._cycles = cycles
         self._tick = tick
         self._numbers = numbers
 
-    def archive(self, topic: str | None, everything: bool, progress: Progress) -> tuple[dict[str, Any], int]:
+    def status(self) -> dict[str, Any]:
+        """The document of `archiver status`."""
+        return self._daemon.status()
+
+    def reload(self) -> Done:
+        """The configuration read again, as on SIGHUP."""
+        return self._daemon.reload()
+
+    def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
         """The document and exit code of `archiver archive`; raises `LeaseHeld` and whatever `ArchiveRun.run` raises."""
         deployment = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
@@ -74,14 +97,14 @@ class DaemonOperations:
             return self._tick.note(reports[0])
 
         self._cycles.attempt("tick", work, asked=topic is not None)
-        return reports[0].to_json(), reports[0].exit_code
+        return Done(reports[0].to_json(), reports[0].exit_code)
 
-    def clean(self, dry_run: bool, progress: Progress) -> tuple[dict[str, Any], int]:
+    def clean(self, dry_run: bool, progress: Progress) -> Done:
         """The document and exit code of `archiver clean`; raises `LeaseHeld` and whatever `CleanRun.run` raises."""
         deployment = self._open("reconcile")
         if dry_run:
             report = deployment.cleaning(progress, dry_run=True).run(dry_run=True)
-            return report.to_json(), report.exit_code
+            return Done(report.to_json(), report.exit_code)
         reports = []
 
         def work() -> Told:
@@ -90,16 +113,16 @@ class DaemonOperations:
             return told_of_cleaning(reports[0])
 
         self._cycles.attempt("cleanup", work)
-        return reports[0].to_json(), reports[0].exit_code
+        return Done(reports[0].to_json(), reports[0].exit_code)
 
-    def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> tuple[dict[str, Any], int]:
+    def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
         """The document and exit code of `archiver reconcile`; raises `LeaseHeld` and whatever `ReconcileRun.run` raises. One of a topic, or
         without `fix`, is not noted as the daemon's.
         """
         deployment = self._open("reconcile")
         if not fix:
             report = deployment.reconciling(progress, dry_run=True).run("nothing", topic)
-            return report.to_json(), report.exit_code
+            return Done(report.to_json(), report.exit_code)
         reports = []
 
         def work() -> Told:
@@ -108,9 +131,11 @@ class DaemonOperations:
             return told_of_reconciling(reports[0])
 
         self._cycles.attempt("reconcile" if topic is None else "repair", work, asked=topic is not None)
-        return reports[0].to_json(), reports[0].exit_code
+        if topic is not None:
+            self._daemon.reconcile_soon()
+        return Done(reports[0].to_json(), reports[0].exit_code)
 
-    def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> tuple[dict[str, Any], int]:
+    def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
         """The document and exit code of `archiver dlq replay`; raises `LeaseHeld` and whatever `ReplayRun.run` raises."""
         deployment = self._open("archive")
         scope = None if topic is None else parse_scope(topic)
@@ -123,9 +148,9 @@ class DaemonOperations:
             return told_of_replay(reports[0])
 
         self._cycles.attempt("replay", work, asked=topic is not None)
-        return reports[0].to_json(), reports[0].exit_code
+        return Done(reports[0].to_json(), reports[0].exit_code)
 
-    def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> tuple[dict[str, Any], int]:
+    def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
         """The document and exit code of `archiver audit`. One of a part is not noted as the daemon's verdict."""
         deployment = self._open(None)
         scope = None if topic is None else parse_scope(topic)
@@ -136,12 +161,12 @@ class DaemonOperations:
             job = "deep_audit" if deep else "audit"
             told, _ = self._cycles.attempt(job, lambda: told_of_audit(deployment.audit(None, deep=deep, progress=progress)))
             document = told.document
-        return document, _AUDIT_CODES[str(document["verdict"])]
+        return Done(document, _AUDIT_CODES[str(document["verdict"])])
 
     def _open(self, role: str | None) -> Deployment:
         if role is not None and role not in self._roles:
             raise NotFound(f"this daemon has not the role {role}, it has {', '.join(sorted(self._roles))}; do it by a command of its own")
-        deployment = self._deployment()
+        deployment = self._daemon.deployment
         if deployment is None:
             raise RetryLater("the daemon has not opened everything it needs, or is about to stop; /readyz says what it waits for")
         return deployment

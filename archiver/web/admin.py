@@ -21,12 +21,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from archiver.errors import ArchiverError, LeaseHeld, OutcomeUnknown
-from archiver.exits import exit_code
+from archiver.exits import Done, exit_code
 from archiver.redaction import redacted, redacted_document
 from archiver.web.answers import refusal
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
-from archiver.web.face import Done, Face, Progress
+from archiver.web.face import Face, Progress
 from archiver.web.openapi import JSON, NDJSON
 
 _log = logging.getLogger(__name__)

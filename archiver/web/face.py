@@ -11,22 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from archiver.clock import Clock
+from archiver.exits import Done
 from archiver.settings_daemon import HttpSettings
 from archiver.status.journal import Journal
 from intake.writer import IntakeWriter
 
 Progress = Callable[[str], None]
 """Takes a line about work under way; called in the thread that works."""
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """An operation that ended by itself, well or badly."""
-
-    document: dict[str, Any]
-    """What the command of the same name prints with `--output json`; only what JSON can say."""
-    exit_code: int
-    """What that command would have exited with (`archiver.cli.exits`)."""
 
 
 class Operations(Protocol):

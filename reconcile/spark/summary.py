@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archiver.errors import ArchiverError
+from archiver.errors import ArchiverError, passing
 from archiver.objects.paths import partition_value_of
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
@@ -151,6 +151,8 @@ class ArchiveRows:
             self._digest.update(archive_records(self._file.uri, self._codec, rows))
         except (ArchiverError, pa.ArrowException, ValueError) as error:
             self._found.trouble = f"its records cannot be rebuilt: {error}"
+            if passing(error, self._file.uri) is not None:
+                self._found.rows -= batch.num_rows  # as if they were not read: that says nothing of the file
 
 
 def headers_of(column: Any) -> Any:

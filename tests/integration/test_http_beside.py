@@ -123,7 +123,7 @@ def test_errors_are_the_commands_own(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3])
 def test_the_exit_code_is_the_daemons(daemon: Daemon, code: int) -> None:
-    from archiver.web.face import Done
+    from archiver.exits import Done
 
     daemon.operations.archive = lambda *_: Done({"epoch": 1, "rounds": 0, "topics": []}, code)  # type: ignore[method-assign]
     assert daemon.deployment.cli("archive").code == code

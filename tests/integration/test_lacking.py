@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-import errno
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted, RetryLater
-from archiver.jobs.refined import RefineJob, RefineTopic
+from archiver.errors import Corrupted, Halt, RetryLater
+from archiver.jobs.described import describe_archive
+from archiver.jobs.refined import RefineJob
 from archiver.jobs.task import run_bundle
+from archiver.jobs.undecoded import DoubtedFile, undecoded_rows
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
+from archiver.objects.paths import INTAKE_PREFIX, parse_archive_key
+from archiver.schema.codec import RecordCodec
+from archiver.schema.state import arrow_schema
+from archiver.stream.archives import FoundArchive, list_archives, read_footer
+from archiver.stream.rebuild import Layout, check_records
+from intake import shelf
+from intake.reader import log_index_of
+from reconcile.lost_entries import check_nothing_is_lost
+from tests.support.audited import CLUSTER, World
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
 from tests.support.intake_files import Intake, Row
-from tests.support.orders import raw_schema
-from tests.support.refining import CLUSTER, NOW, identify
-
-LACKING = [
-    pa.ArrowMemoryError("malloc of size 1 failed"),
-    OSError(errno.ENOMEM, "Cannot allocate memory"),
-    OSError(errno.EMFILE, "Too many open files"),
-    OSError(errno.ESTALE, "Stale file handle"),
-    OSError(errno.ECONNRESET, "Connection reset by peer"),
-]
-DAMAGED = [pa.ArrowInvalid("Corrupt snappy compressed data"), OSError("Unexpected end of stream"), OSError(errno.EIO, "Input/output error")]
-
-
-def failing(error: Exception) -> Any:
-    def fail(*_: object, **__: object) -> NoReturn:
-        raise error
-
-    return fail
+from tests.support.lacking import DAMAGED, LACKING, failing
+from tests.support.orders import order_schema
+from tests.support.refining import NOW, job_of_rows
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> RefineJob:
-    identify(tmp_path / "data")
-    intake = Intake(LocalObjectStore(tmp_path / "data"))
-    topic = intake.topic("clicks", 1)
-    intake.file({(topic, 0): [Row(NOW, b"x" * 1000)]})
-    topics = {topic: RefineTopic(topic, "clicks", raw_schema(), "day")}
-    return RefineJob(CLUSTER, StorePlace(f"file://{tmp_path}/data"), 1, topics, [tuple(intake.plans(topic, 0))])
+    return job_of_rows(Intake(LocalObjectStore(tmp_path / "data")), [Row(NOW, b"x" * 1000)])
 
 
 @pytest.mark.parametrize("where", ["read_row_group", "read_metadata"])
@@ -71,3 +59,65 @@ def test_archives(tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPa
             with pytest.raises(RetryLater if error in LACKING else Corrupted, match="cannot be read"):
                 list(driver.application.stream().read(topic, 0))
         assert len(list(driver.application.stream().read(topic, 0))) == 2
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    made = World(tmp_path_factory.mktemp("lacking"))
+    made.archived()
+    return made
+
+
+def undecoded(world: World, found: FoundArchive) -> object:
+    return list(undecoded_rows(world.store, DoubtedFile(found.key, found.key, found.size, parse_archive_key(found.key))))
+
+
+def records(world: World, found: FoundArchive) -> None:
+    layout = Layout(arrow_schema(order_schema()), RecordCodec(order_schema()))
+    with world.store.open_input(found.key) as source:
+        check_records(source, found, CLUSTER, lambda *_: layout)
+
+
+def shelved(world: World, _: FoundArchive) -> object:
+    data = shelf.encode(shelf.decided(world.intake.fold))
+    return shelf.decode(shelf.ref_of(0, world.intake.fold.next_index, data), data)
+
+
+READERS: dict[str, tuple[object, str, Callable[[World, FoundArchive], object]]] = {
+    "a footer": (pq, "read_metadata", lambda world, found: read_footer(world.store, found, CLUSTER)),
+    "what a table is told": (pq, "read_metadata", lambda world, found: describe_archive(world.store, found, CLUSTER)),
+    "undecoded rows": (pq, "ParquetFile", undecoded),
+    "records made anew": (pq.ParquetFile, "iter_batches", records),
+    "a shelf's index": (pq, "read_metadata", shelved),
+    "a shelf's rows": (pq.ParquetFile, "read_row_groups", shelved),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
+def test_readers(world: World, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, what, read = READERS[name]
+    (found, *_) = list_archives(world.store, world.topic, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(place, what, failing(error))
+        with pytest.raises(RetryLater if error in LACKING else Corrupted):
+            read(world, found)
+    read(world, found)
+
+
+@pytest.mark.parametrize("error", [*LACKING, *DAMAGED], ids=str)
+def test_how_far_a_log_was(tmp_path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An intake file that cannot be looked into now may be the one which proves that entries were lost: nothing is deleted."""
+    with Driver(Deployment(tmp_path / "d")) as driver:
+        driver.send("files", [b"a"])
+        objects = driver.application.objects
+    (key,) = (info.key for info in objects.list(INTAKE_PREFIX))
+    assert (log_index_of(objects, key) or 0) > 0
+    with pytest.raises(Halt, match="the metadata store is an older copy"):
+        check_nothing_is_lost(objects, [key], 0)
+    monkeypatch.setattr(pq, "read_metadata", failing(error))
+    if error in LACKING:
+        with pytest.raises(RetryLater, match=f"intake file {key} cannot be read now"):
+            check_nothing_is_lost(objects, [key], 0)
+    else:
+        check_nothing_is_lost(objects, [key], 0)

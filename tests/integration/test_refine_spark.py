@@ -16,15 +16,14 @@ from pyspark.sql import SparkSession
 from archiver.errors import Halt, RetryLater
 from archiver.jobs.plan import Plan
 from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
 from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions, properties
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, rows_of
-from tests.support.refining import identify
+from tests.support.refining import job_of
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
@@ -33,7 +32,6 @@ NOW = 1_728_003_600_000_000
 
 @pytest.fixture
 def intake(tmp_path: Path) -> Intake:
-    identify(tmp_path / "data")
     return Intake(LocalObjectStore(tmp_path / "data"))
 
 
@@ -45,16 +43,14 @@ def plans(intake: Intake) -> list[Plan]:
     return [plan for p in range(5) for plan in intake.plans(topic, p)]
 
 
-def job_of(intake: Intake, bundles: Sequence[tuple[Plan, ...]], **options: Any) -> RefineJob:
-    objects: Any = intake.objects
-    topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, order_schema(), "day") for members in bundles for plan in members}
-    return RefineJob("c" * 32, StorePlace(f"file://{objects.root}"), 1, topics, bundles, RefineOptions(**options))
+def orders_of(intake: Intake, bundles: Sequence[tuple[Plan, ...]], **options: Any) -> RefineJob:
+    return job_of(intake, bundles, schema=order_schema(), options=RefineOptions(**options))
 
 
 @pytest.mark.timeout(120)
 def test_results_in_the_order_of_the_plans(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
     bundles = [(plans[4], plans[0]), (plans[1],), (plans[3], plans[2])]
-    job = job_of(intake, bundles)
+    job = orders_of(intake, bundles)
     results = SparkRefiner(spark_sessions.session).refine(job)
     assert [result.partition for result in results] == [4, 0, 1, 3, 2]
     assert all(result.error is None for result in results)
@@ -84,7 +80,7 @@ def _count(batches: Any) -> Any:
 @pytest.mark.timeout(120)
 def test_trouble_comes_back_as_a_result(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
     intake.objects.delete(intake.keys[0])
-    results = SparkRefiner(spark_sessions.session).refine(job_of(intake, [tuple(plans)]))
+    results = SparkRefiner(spark_sessions.session).refine(orders_of(intake, [tuple(plans)]))
     assert [result.error for result in results] == ["missing"] * 5
 
 
@@ -92,10 +88,10 @@ def test_trouble_comes_back_as_a_result(spark_sessions: SparkSessions, intake: I
 def test_a_killed_worker_is_to_be_tried_again(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
     refiner = SparkRefiner(spark_sessions.session)
     with pytest.raises(RetryLater, match="the refinement job failed"):
-        refiner.refine(job_of(intake, [tuple(plans)], failpoints="archive.upload.after=kill@2"))
+        refiner.refine(orders_of(intake, [tuple(plans)], failpoints="archive.upload.after=kill@2"))
     stored = {info.key: info.modified_us for info in intake.objects.list("archive/")}
     assert len(stored) == 2
-    results = refiner.refine(job_of(intake, [tuple(plans)]))
+    results = refiner.refine(orders_of(intake, [tuple(plans)]))
     assert [result.error for result in results] == [None] * 5
     after = {info.key: info.modified_us for info in intake.objects.list("archive/")}
     assert len(after) == 5
@@ -105,9 +101,9 @@ def test_a_killed_worker_is_to_be_tried_again(spark_sessions: SparkSessions, int
 @pytest.mark.timeout(120)
 def test_workers_arm_and_disarm(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
     refiner = SparkRefiner(spark_sessions.session)
-    (first, *_) = refiner.refine(job_of(intake, [(plans[0],)], failpoints="archive.upload.before=error"))
+    (first, *_) = refiner.refine(orders_of(intake, [(plans[0],)], failpoints="archive.upload.before=error"))
     assert first.error == "retry"
-    (second, *_) = refiner.refine(job_of(intake, [(plans[0],)]))
+    (second, *_) = refiner.refine(orders_of(intake, [(plans[0],)]))
     assert second.error is None
 
 
@@ -116,17 +112,17 @@ def test_no_work_starts_no_spark(intake: Intake) -> None:
     def no_session() -> SparkSession:
         raise AssertionError("a session was asked for")
 
-    assert SparkRefiner(no_session).refine(job_of(intake, [])) == []
-    assert SparkRefiner(no_session).refine(job_of(intake, [()])) == []
+    assert SparkRefiner(no_session).refine(orders_of(intake, [])) == []
+    assert SparkRefiner(no_session).refine(orders_of(intake, [()])) == []
 
 
 @pytest.mark.timeout(120)
 def test_a_job_that_takes_too_long_is_cancelled(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
     fast = SparkRefiner(spark_sessions.session)
-    fast.refine(job_of(intake, [(plans[0],)]))
+    fast.refine(orders_of(intake, [(plans[0],)]))
     with pytest.raises(RetryLater, match="cancelled after"):
-        SparkRefiner(spark_sessions.session, timeout_s=0.0).refine(job_of(intake, [(plan,) for plan in plans] * 20))
-    assert [result.error for result in fast.refine(job_of(intake, [tuple(plans)]))] == [None] * 5
+        SparkRefiner(spark_sessions.session, timeout_s=0.0).refine(orders_of(intake, [(plan,) for plan in plans] * 20))
+    assert [result.error for result in fast.refine(orders_of(intake, [tuple(plans)]))] == [None] * 5
 
 
 @pytest.mark.timeout(120)
@@ -135,7 +131,7 @@ def test_a_plan_without_an_answer_is_to_be_tried_again(plans: list[Plan], intake
         def _collect(self, session: object, tasks: object) -> list[bytes]:
             return []
 
-    results = Silent(lambda: None).refine(job_of(intake, [tuple(plans)]))  # type: ignore[arg-type,return-value]
+    results = Silent(lambda: None).refine(orders_of(intake, [tuple(plans)]))  # type: ignore[arg-type,return-value]
     assert results == [PlanResult.failed(plan, "retry", "no worker answered for this plan") for plan in plans]
 
 

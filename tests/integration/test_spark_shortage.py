@@ -17,7 +17,7 @@ import pytest
 from archiver.errors import Halt, RetryLater
 from archiver.jobs import refine_spark
 from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import PlanResult, RefineJob, RefineTopic
+from archiver.jobs.refined import PlanResult, RefineJob
 from archiver.jobs.task import run_bundle
 from archiver.jobs.worker import refine_batches
 from archiver.objects.local import LocalObjectStore
@@ -27,8 +27,7 @@ from archiver.spark_turns import SparkTurns
 from intake.reader import IntakeReader
 from reconcile.spark.reader import SparkRows, _results
 from tests.support.intake_files import Intake, Row
-from tests.support.orders import raw_schema
-from tests.support.refining import CLUSTER, NOW, identify
+from tests.support.refining import CLUSTER, NOW, job_of_rows
 from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -50,17 +49,12 @@ def sessions(spark_sessions: SparkSessions) -> SparkSessions:  # noqa: F811
 
 @pytest.fixture
 def intake(tmp_path: Path) -> Intake:
-    identify(tmp_path / "data")
     return Intake(LocalObjectStore(tmp_path / "data"))
 
 
 @pytest.fixture
 def job(intake: Intake) -> RefineJob:
-    topic = intake.topic("clicks", 1)
-    intake.file({(topic, 0): [Row(NOW, os.urandom(LARGE))]})
-    objects: Any = intake.objects
-    plans = tuple(intake.plans(topic, 0))
-    return RefineJob(CLUSTER, StorePlace(f"file://{objects.root}"), 1, {topic: RefineTopic(topic, "clicks", raw_schema(), "day")}, [plans])
+    return job_of_rows(intake, [Row(NOW, os.urandom(LARGE))])
 
 
 def raising(error: Exception, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,15 +15,13 @@ from pyspark.sql import SparkSession
 from archiver.errors import RetryLater
 from archiver.jobs import refine_spark
 from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import RefineJob, RefineTopic
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.place import StorePlace
 from archiver.spark_session import SparkSessions
 from archiver.spark_turns import SparkTurns
 from reconcile.spark.reader import SparkRows
 from tests.support.intake_files import Intake, Row
-from tests.support.orders import raw_schema
-from tests.support.refining import CLUSTER, NOW, identify
+from tests.support.refining import CLUSTER, NOW, job_of_rows
 from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -78,12 +76,7 @@ def test_a_deep_audit_whose_first_cancels_are_lost_ends_all_the_same(sessions: S
 def test_a_refinement_whose_first_cancels_are_lost_ends_all_the_same(
     sessions: SparkSessions, lost: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identify(tmp_path / "data")
-    intake = Intake(LocalObjectStore(tmp_path / "data"))
-    topic = intake.topic("clicks", 1)
-    intake.file({(topic, 0): [Row(NOW, b"one")]})
-    topics = {topic: RefineTopic(topic, "clicks", raw_schema(), "day")}
-    job = RefineJob(CLUSTER, StorePlace(f"file://{tmp_path}/data"), 1, topics, [tuple(intake.plans(topic, 0))])
+    job = job_of_rows(Intake(LocalObjectStore(tmp_path / "data")), [Row(NOW, b"one")])
     monkeypatch.setattr(refine_spark, "refine_batches", asleep)
     began = time.monotonic()
     with pytest.raises(RetryLater, match="the refinement job was cancelled after 1 s"):

@@ -13,9 +13,9 @@ import pytest
 import archiver
 from archiver.errors import Halt
 from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
+from archiver.jobs.refined import RefineJob
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import S3Options, StorePlace
+from archiver.objects.place import S3Options
 from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions, promised_cores
 from archiver.spark_worker import unfit
@@ -23,7 +23,7 @@ from tests.support.deployment import ROOT, Deployment
 from tests.support.etcd_server import free_port
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema
-from tests.support.refining import CLUSTER, NOW, identify
+from tests.support.refining import NOW, job_of_rows
 from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -33,18 +33,13 @@ CANARY = "canary-of-the-store"
 
 @pytest.fixture
 def intake(tmp_path: Path) -> Intake:
-    identify(tmp_path / "data")
     return Intake(LocalObjectStore(tmp_path / "data"))
 
 
 @pytest.fixture
 def job(intake: Intake) -> RefineJob:
-    topic = intake.topic("orders", 1)
-    intake.file({(topic, 0): [Row(NOW + number, order(number)) for number in range(3)]})
-    plans = tuple(intake.plans(topic, 0))
-    objects: Any = intake.objects
-    place = StorePlace(f"file://{objects.root}", S3Options(secret_access_key=CANARY))
-    return RefineJob(CLUSTER, place, 1, {topic: RefineTopic(topic, "orders", order_schema(), "day")}, [plans], RefineOptions())
+    rows = [Row(NOW + number, order(number)) for number in range(3)]
+    return job_of_rows(intake, rows, schema=order_schema(), store=S3Options(secret_access_key=CANARY))
 
 
 @pytest.fixture

@@ -37,11 +37,11 @@ class HereRows:
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
         self._meanwhile()
         self.asked += [file.uri for file in files]
-        batches = (batch for file in files for batch in _rows(file.uri))
+        batches = (batch for file in files for batch in rows_of_uri(file.uri))
         return [unpacked(packed.column(0)[0].as_py()) for packed in archive_summary(files, schema)(batches)]
 
     def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
-        batches = list(unhidden(files)(batch for file in files for batch in _rows(file.uri)))
+        batches = list(unhidden(files)(batch for file in files for batch in rows_of_uri(file.uri)))
         rows = pa.Table.from_batches(batches).sort_by([("partition", "ascending"), ("offset", "ascending")])
         parts = [unpacked(packed.column(0)[0].as_py()) for packed in sorted_summary(rows.to_batches(max_chunksize=7))]
         return merged_foreign(parts, {file.uri: pq.read_metadata(file.uri.removeprefix("file://")).num_rows for file in files})
@@ -51,7 +51,7 @@ class HereRows:
         return digests(self._objects, ranges)
 
 
-def _rows(uri: str, batch_rows: int = 7) -> Iterator[pa.RecordBatch]:
+def rows_of_uri(uri: str, batch_rows: int = 7) -> Iterator[pa.RecordBatch]:
     """As Spark hands them to a worker; nothing, of a file that is not there."""
     try:
         file = pq.ParquetFile(uri.removeprefix("file://"))

@@ -1,8 +1,9 @@
-"""Runs refinement tasks in the process of a test."""
+"""Makes refinement jobs, and runs their tasks in the process of a test."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.jobs.plan import Plan
-from archiver.jobs.refined import PlanResult, RefineOptions, RefineTopic, TaskDescriptor
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.paths import Granularity, cluster_key
-from archiver.objects.place import StorePlace
+from archiver.objects.place import S3Options, StorePlace
 from archiver.schema.state import TopicSchema
-from tests.support.intake_files import Intake
+from tests.support.intake_files import Intake, Row
 from tests.support.orders import raw_schema, rows_of
 
 S = 1_000_000
@@ -31,20 +32,34 @@ def identify(root: Path, cluster_id: str = CLUSTER) -> None:
     (root / cluster_key()).write_text(json.dumps(document), encoding="utf-8")
 
 
-def task_of(
+def job_of(
     intake: Intake,
-    plans: list[Plan],
+    bundles: Sequence[Sequence[Plan]],
     *,
     schema: TopicSchema | None = None,
     granularity: Granularity = "day",
     options: RefineOptions | None = None,
-) -> TaskDescriptor:
-    """A task for these plans; every topic has the same schema. The folder becomes the cluster's, if it is nobody's."""
+    store: S3Options | None = None,
+) -> RefineJob:
+    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is nobody's."""
     objects: Any = intake.objects
     if not (objects.root / cluster_key()).exists():
         identify(objects.root)
-    topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for plan in plans}
-    return TaskDescriptor(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, tuple(plans), options or RefineOptions())
+    topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for one in bundles for plan in one}
+    place = StorePlace(f"file://{objects.root}", store or S3Options())
+    return RefineJob(CLUSTER, place, 1, topics, [tuple(one) for one in bundles], options or RefineOptions())
+
+
+def job_of_rows(intake: Intake, rows: Sequence[Row], **more: Any) -> RefineJob:
+    """A job of one new topic, whose records stand in one intake file."""
+    topic = intake.topic("orders", 1)
+    intake.file({(topic, 0): rows})
+    return job_of(intake, [intake.plans(topic, 0)], **more)
+
+
+def task_of(intake: Intake, plans: list[Plan], **more: Any) -> TaskDescriptor:
+    """A task for these plans, as `job_of`."""
+    return job_of(intake, [plans], **more).descriptors()[0]
 
 
 def refine(intake: Intake, plans: list[Plan], **more: Any) -> list[PlanResult]:

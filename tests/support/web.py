@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from archiver.assemble import Application
 from archiver.clock import SystemClock
+from archiver.exits import Done
 from archiver.jobs.run import ArchiveRun
 from archiver.jobs.scope import parse_scope
 from archiver.settings import Settings, load_settings
@@ -23,7 +24,7 @@ from archiver.settings_daemon import HttpSettings
 from archiver.status.journal import Journal
 from archiver.stream.records import StreamRecord
 from archiver.web.app import create_app
-from archiver.web.face import Done, Face, Progress
+from archiver.web.face import Face, Progress
 from archiver.web.openapi import document
 from archiver.web.server import WebServer
 from archiver.web.tls import client_context

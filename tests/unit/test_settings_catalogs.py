@@ -143,6 +143,7 @@ TOLD = "another machine would be asked without proof of who it is"
         ("hive", "thrift://metastore:9083"),
         ("Hive", "thrift://127.0.0.1:9083,thrift://metastore:9083"),
         ("hive", "thrift://127.0.0.1:x@metastore"),
+        ("sql", "postgresql:///catalog?host=[localhost]:5432"),
     ],
 )
 def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_given(tmp_path: Path, kind: str, uri: str) -> None:
@@ -167,6 +168,7 @@ def test_a_catalog_server_on_another_machine_must_prove_who_it_is_or_leave_be_gi
         ("sql", "postgresql:///catalog"),
         ("sql", "postgresql:///catalog?host=/var/run/postgresql"),
         ("sql", "postgresql:///catalog?host=[::1]:5432"),
+        ("sql", "postgresql:///catalog?hostaddr=::1"),
         ("sql", f"postgresql:///catalog?service=prod&{VERIFIED}"),
         ("sql", "mysql+pymysql://u:hush@127.0.0.2/catalog"),
         ("sql", "sqlite:///c.db"),

@@ -101,6 +101,8 @@ def test_a_protocol_that_is_none_is_refused(tmp_path: Path, place: str) -> None:
         (OPEN, "kafka-1:9093", "kafka-1"),
         (OPEN, "127.0.0.1:1,kafka-2:1", "kafka-2"),
         (OPEN, "[fe80::1]:9092", "fe80::1"),
+        (OPEN, "127.0.0.1:1, ::1:9092", "::1:9092"),
+        (OPEN, "127.0.0.1:1:kafka-2", "127.0.0.1:1:kafka-2"),
         ({"sasl.mechanism": "oauthbearer", "security.protocol": "sasl_plaintext"}, "kafka-1:9093", "kafka-1"),
         ({**OPEN, "sasl.mechanisms": {"env": "HOW"}}, "kafka-1:9093", "kafka-1"),
         ({**OPEN, "sasl.mechanisms": "SCRAM-SHA-512", "sasl.mechanism": "PLAIN"}, "kafka-1:9093", "kafka-1"),

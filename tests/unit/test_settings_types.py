@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.settings_types import format_duration, format_size, parse_duration, parse_size
+from archiver.settings_types import format_duration, format_size, host_of, is_loopback, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,37 @@ def test_sizes_are_written_as_they_are_read(count: int, text: str) -> None:
 @given(st.integers(0, 2**50))
 def test_no_size_is_rounded(count: int) -> None:
     assert parse_size(format_size(count)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1:9092", "127.0.0.1"),
+        ("LocalHost:", "LocalHost"),
+        ("[::1]", "::1"),
+        ("[::1]:9092", "::1"),
+        ("::1", "::1"),
+        ("0:0:0:0:0:0:0:1", "0:0:0:0:0:0:0:1"),
+    ],
+)
+def test_a_host_on_this_machine(text: str, host: str) -> None:
+    assert host_of(text) == host
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("kafka-1:9092", "kafka-1"),
+        ("[fe80::1]:9092", "fe80::1"),
+        *(
+            (unclear, unclear)
+            for unclear in ("", ":9092", "::1:9092", "127.0.0.1:1:2", "127.0.0.1:x", "127.0.0.1:x@kafka", "[localhost]:1")
+        ),
+        *((unclear, unclear) for unclear in ("kafka@127.0.0.1", "ssl://127.0.0.1", "127.0.0.1/kafka", "127.0.0.1:٩", "[::1]kafka", "[::1")),
+    ],
+)
+def test_what_is_another_machine_or_unclear_is_not_here(text: str, host: str) -> None:
+    assert host_of(text) == host
+    assert not is_loopback(host)

@@ -1,0 +1,99 @@
+"""The scheduled jobs of the role `reconcile`: the views are made to agree, what nobody needs goes, and all of it is audited.
+
+Owns what follows from what a job came to: numbers, what holds the oldest intake file, and whether to reconcile again soon. Each raises what
+its run raises, and `RetryLater` when the daemon is not in service.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from archiver.daemon.again import Again
+from archiver.daemon.cycles import Cycles, Told
+from archiver.daemon.operations import Deployment
+from archiver.daemon.sight import Sight
+from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling
+from archiver.errors import ArchiverError
+from archiver.status.numbers import Numbers
+from intake.checkpointer import Checkpointer
+from reconcile.pin import Pin
+
+_log = logging.getLogger(__name__)
+
+
+class KeptDeployment(Deployment, Protocol):
+    """What the jobs need of it besides."""
+
+    @property
+    def checkpointer(self) -> Checkpointer:
+        """Of the intake log."""
+
+    def pinned(self) -> Pin | None:
+        """What holds the oldest intake file that is needed."""
+
+
+class Upkeep:
+    """Reconciling, cleaning and auditing as the schedule has it."""
+
+    def __init__(
+        self,
+        deployment: Callable[[], KeptDeployment],
+        cycles: Cycles,
+        numbers: Numbers,
+        sight: Sight,
+        again: Again,
+        read_alone: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        """`deployment` is asked at the start of each job; `read_alone` is held by whoever reads the ledger beside the leader."""
+        self._deployment = deployment
+        self._cycles = cycles
+        self._numbers = numbers
+        self._sight = sight
+        self._again = again
+        self._read_alone = read_alone
+
+    def clean_up(self) -> None:
+        """First the views agree as far as they can, then what nobody needs goes."""
+        self._cycles.run("reconcile", self.reconcile)
+        self._cycles.run("cleanup", self._clean)
+
+    def reconcile(self) -> Told:
+        """Compare, with the safe repairs."""
+        deployment = self._deployment()
+        try:
+            report = deployment.reconciling(_whisper).run("safe")
+        except ArchiverError:
+            self._again.failed()
+            raise
+        self._numbers.reconciled(report)
+        if report.error is not None or any(finding.safe for finding in report.left):
+            self._again.failed()
+        return told_of_reconciling(report)
+
+    def audit(self) -> Told:
+        """The fast audit of everything."""
+        deployment = self._deployment()
+        told = told_of_audit(deployment.audit(None, deep=False, progress=_whisper))
+        with self._read_alone():
+            self._sight.pinned(deployment.pinned())
+        return told
+
+    def deep_audit(self) -> Told:
+        """The audit by every row."""
+        return told_of_audit(self._deployment().audit(None, deep=True, progress=_whisper))
+
+    def _clean(self) -> Told:
+        deployment = self._deployment()
+        report = deployment.cleaning(_whisper).run()
+        self._numbers.cleaned(report)
+        self._sight.pinned(report.pin)
+        deployment.checkpointer.run_if_due()
+        return told_of_cleaning(report)
+
+
+def _whisper(line: str) -> None:
+    """Progress of a job: its one line at the end says what it came to."""
+    _log.debug("%s", line)

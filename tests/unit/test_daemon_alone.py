@@ -1,0 +1,26 @@
+"""One at a time: whoever cannot have the lock in time is told to come back, and a failure lets go of it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from archiver.daemon.alone import alone
+from archiver.errors import RetryLater
+
+
+def test_who_cannot_have_it_in_time_is_told_why() -> None:
+    lock = threading.Lock()
+    with alone(lock, 0.01, "why"):
+        with pytest.raises(RetryLater, match=r"^why$"), alone(lock, 0.01, "why"):
+            pytest.fail("two at a time")
+        assert lock.locked(), "it is still the first one's"
+    assert not lock.locked()
+
+
+def test_a_failure_lets_go_of_it() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ValueError, match="mine"), alone(lock, 0.01, "why"):
+        raise ValueError("mine")
+    assert not lock.locked()
