@@ -309,6 +309,7 @@ def properties(settings: SparkSettings, folder: Path) -> dict[str, str]:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.daemon.module": "archiver.spark_daemon",
     }
     if settings.is_here:
         found |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -160,5 +160,6 @@ def _distinct(samples: list[pa.Array[Any]]) -> float:
 
 def _shared(one: bytes, other: bytes) -> int:
     """How many bytes two values begin with alike."""
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return sum(1 for _ in alike)
+    length = min(len(one), len(other))
+    differing = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
+    return length - (differing.bit_length() + 7) // 8

@@ -70,7 +70,7 @@ def _part(process: psutil.Process) -> Part:
     name = process.name()
     if name == "java":
         return "jvm"
-    return "worker" if name.startswith("python") and "pyspark.daemon" in process.cmdline() else "other"
+    return "worker" if name.startswith("python") and "pyspark.worker" in process.cmdline() else "other"
 
 
 def _runs(process: psutil.Process) -> bool:

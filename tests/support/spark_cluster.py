@@ -95,7 +95,7 @@ class SparkProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process = psutil.Process(pid)
                 parent = process.parent()
-                if "pyspark.daemon" in line and parent is not None and "pyspark.daemon" in " ".join(parent.cmdline()):
+                if "pyspark.worker" in line and parent is not None and "pyspark.worker" in " ".join(parent.cmdline()):
                     found.append(process)
         return found
 

@@ -53,7 +53,7 @@ def fill(deployment: Deployment, begin: int) -> None:
 
 def workers(daemon: Served) -> list[int]:
     """Python workers: the children of their parent, which the JVM has started."""
-    found = [(process[0], line) for process, line in descendants(daemon.pid) if "pyspark.daemon" in line]
+    found = [(process[0], line) for process, line in descendants(daemon.pid) if "pyspark.worker" in line]
     daemon.descendants()
     return [pid for pid, _ in found][1:]
 

@@ -165,7 +165,7 @@ def test_a_round_under_way_is_ended_or_left_to_the_next_leader(grace: str, deplo
         writer.send_batch("clicks", pa.table({"value": [b"v" * 500] * 40_000}))
     with Served(deployment, scratch=tmp_path / "one") as daemon:
         daemon.until_ready()
-        until("a job runs", lambda: any("pyspark.daemon" in line for line in daemon.descendants()))
+        until("a job runs", lambda: any("pyspark.worker" in line for line in daemon.descendants()))
         assert daemon.stop() == 0
         ended = bool(daemon.logged("archived in"))
         assert ended == (grace == "100s"), daemon.log_text()
