@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-memory clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -164,6 +164,18 @@ bench-mirror: java $(INSTALLED)  ## Measure the mirror beside a bare Kafka consu
 
 bench-control-topic: java $(INSTALLED)  ## Measure the publisher of control events beside a bare Kafka producer (needs Java)
 	$(BIN)/python -m bench.control_topic --output bench/results/control_topic.json
+
+bench-peers: java $(INSTALLED)  ## Measure the archiver beside Structured Streaming and the Iceberg sink on the same topic (needs Java; half an hour)
+	$(BIN)/python -m bench.peers --output bench/results/peers.json
+
+bench-freshness: java $(INSTALLED)  ## Measure how long records take until a query finds them, and what idle topics cost (half an hour; needs Java)
+	$(BIN)/python -m bench.freshness --output bench/results/freshness.json
+
+bench-partitions: java $(INSTALLED)  ## Measure 1,000 topics with 4 partitions, and one topic with 2,000 (an hour; needs Java)
+	$(BIN)/python -m bench.partitions --output bench/results/partitions.json
+
+bench-memory: java $(INSTALLED)  ## Measure the memory of archiving backlogs of one partition, up to 10 GiB (needs Java, 25 GB of disk)
+	$(BIN)/python -m bench.memory --output bench/results/memory.json
 
 bench-requests: java $(INSTALLED)  ## Count what each step asks of a bucket (needs Java)
 	$(BIN)/python -m bench.requests --output bench/results/requests.json

@@ -22,6 +22,7 @@ OUTCOMES: Final = ("fine", "wrong", "untold", "skipped")
 VERDICTS: Final = ("valid", "invalid", "unknown")
 LOGS: Final = ("intake", "control")
 COMMIT_ENDS: Final = ("committed", "nothing", "retry", "unknown", "halted", "deposed")
+ROUND_STEPS: Final = ("look", "prepare", "plan", "refine", "write", "commit")
 SIDES: Final = ("key", "value")
 DECODE_CAUSES: Final = ("malformed", "not_utf8", "time_range", "unknown_schema", "other_message")
 HELD_CAUSES: Final = (
@@ -65,6 +66,7 @@ LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "verdict": VERDICTS,
     "log": LOGS,
     "end": COMMIT_ENDS,
+    "step": ROUND_STEPS,
     "side": SIDES,
     "cause": DECODE_CAUSES,
     "reason": HELD_CAUSES,
@@ -128,6 +130,11 @@ _LAG: dict[str, Metric] = {
 
 _ARCHIVE: dict[str, Metric] = {
     "archiver_archive_rounds_total": _counter("rounds that had something to archive or to commit", shown="archive"),
+    "archiver_archive_seconds_total": _counter(
+        "how long the steps of rounds took: look (which topics have something due), prepare (their schemas and tables), plan (what becomes "
+        "an archive), refine (archives are made), write (the ledger is told), commit (the tables are)",
+        "step", shown="archive",
+    ),
     "archiver_archive_records_total": _counter(
         "records in archives that this process made; those of archives that had to be made anew count again", "topic", shown="archive"
     ),

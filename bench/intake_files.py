@@ -32,7 +32,7 @@ FILES_MIN = 4
 
 
 def fill_intake(
-    count: int, folder: Path, make: Callable[[int, int], pa.Array[Any]] = make_values
+    count: int, folder: Path, make: Callable[[int, int], pa.Array[Any]] = make_values, partitions: int = PARTITIONS
 ) -> tuple[Sequencer, LocalObjectStore, TopicId, int]:
     """Send the records through the writer of the product; returns also the raw bytes. `make`: values from a count and a seed."""
     objects = LocalObjectStore(folder / "data")
@@ -40,7 +40,7 @@ def fill_intake(
     objects.create(cluster_key(), json.dumps(identity).encode())
     settings = LogSettings()
     sequencer = Sequencer(MemoryLogStore(settings.entry_bytes_max).log("intake"), SystemIds(), SystemClock(), settings)
-    topic = sequencer.declare_topic("orders", PARTITIONS)
+    topic = sequencer.declare_topic("orders", partitions)
     with IntakeWriter(objects, sequencer, IntakeSettings(), SystemClock(), SystemIds()) as writer:
         raw_bytes = send(writer, count, make)
     return sequencer, objects, topic.topic_id, raw_bytes
@@ -66,7 +66,7 @@ def plans_of(sequencer: Sequencer, topic_id: TopicId, epoch: int) -> list[Plan]:
     """Everything there is, cut as the product cuts by default."""
     fold = sequencer.fold
     found: list[Plan] = []
-    for partition in range(PARTITIONS):
+    for partition in range(fold.topics_by_id[topic_id].partitions):
         tp = (topic_id, partition)
         found += plan_partition(tp, "orders", fold.segments(tp), 0, fold.stable_offset(tp), epoch, 128 * 2**20)
     return found

@@ -92,9 +92,29 @@ class _Held:
     """May grow at its end while it is read."""
     gaps: list[Gap]
 
+    def first_beyond(self, start: int) -> int:
+        """The place of the first that reaches beyond `start` and is not in a shelf."""
+        return bisect_right(self.segments, max(start, self.shelved_to), key=END)
+
     def beyond(self, start: int) -> list[SegmentRef]:
         """Those that reach beyond `start` and are not in a shelf."""
-        return self.segments[bisect_right(self.segments, max(start, self.shelved_to), key=END) :]
+        return self.segments[self.first_beyond(start) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What was summed up of the segments that are held of a partition: the next look only adds those that came since."""
+
+    held: _Held
+    start: int
+    end: int
+    """Place of the first segment that was not counted."""
+    summary: BacklogSummary
+
+    def goes_on(self, held: _Held, start: int, stable: int) -> bool:
+        """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the list, or it is another."""
+        same = self.held.segments is held.segments and (self.held.shelved_to, self.start) == (held.shelved_to, start)
+        return same and (self.end == 0 or held.segments[self.end - 1].end <= stable)
 
 
 class Backlog:
@@ -104,9 +124,13 @@ class Backlog:
     shelf, `Halt` for one that is gone, `RetryLater` if the object store cannot be reached.
     """
 
-    def __init__(self, fold: IntakeFold, shelves: ShelvedSegments | None = None) -> None:
+    def __init__(
+        self, fold: IntakeFold, shelves: ShelvedSegments | None = None, counted: dict[TopicPartition, Counted] | None = None
+    ) -> None:
+        """`counted` remembers sums from one view of the same log to the next; it may be emptied at any time."""
         self.fold = fold
         self._shelves = shelves or NoShelves()
+        self._counted = {} if counted is None else counted
 
     @property
     def topics_by_name(self) -> Mapping[str, TopicState]:
@@ -172,7 +196,17 @@ class Backlog:
             stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
         held = self._held(tp)
         below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
-        return joined(below, summed((segment for segment in held.beyond(start) if segment.end <= stable), start))
+        return joined(below, self._summed(tp, held, start, stable))
+
+    def _summed(self, tp: TopicPartition, held: _Held, start: int, stable: int) -> BacklogSummary:
+        """Of what is held. Every partition is looked at every few seconds, and may have thousands of segments."""
+        known = self._counted.get(tp)
+        if known is None or not known.goes_on(held, start, stable):
+            known = Counted(held, start, held.first_beyond(start), EMPTY)
+        end = bisect_right(held.segments, stable, known.end, key=END)
+        found = joined(known.summary, summed(held.segments[known.end : end], start))
+        self._counted[tp] = Counted(held, start, end, found)
+        return found
 
     def waiting(self, tp: TopicPartition, start: int) -> Waiting:
         """What was accepted at or beyond `start`. Goes through the gaps that are held, never through the segments."""

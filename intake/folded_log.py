@@ -11,10 +11,11 @@ import logging
 from collections.abc import Callable
 
 from archiver.errors import Halt, Trimmed
+from archiver.ids import TopicPartition
 from archiver.log.reading import entries_from
 from archiver.log.spans import Span, SpanSettings
 from archiver.log.store import Log
-from intake.backlog import Backlog
+from intake.backlog import Backlog, Counted
 from intake.checkpoint import Checkpoint
 from intake.checkpoint_store import CheckpointStore
 from intake.fold import Applied, IntakeFold
@@ -41,6 +42,7 @@ class FoldedLog:
         self._applied = applied
         self._fold = IntakeFold()
         self._shelves: Shelves | None = None if store is None else Shelves(store.objects, lambda: store.newest_shelves(log))
+        self._counted: dict[TopicPartition, Counted] = {}
         self._started = False
         self._checkpoint_index = 0
         self._span = Span(settings)
@@ -54,7 +56,7 @@ class FoldedLog:
     @property
     def backlog(self) -> Backlog:
         """The fold together with the shelves."""
-        return Backlog(self._fold, self._shelves)
+        return Backlog(self._fold, self._shelves, self._counted)
 
     @property
     def checkpoint_index(self) -> int:
@@ -111,6 +113,7 @@ class FoldedLog:
             return
         assert checkpoint.index <= self._fold.next_index, "the log is read to a checkpoint before it is learnt"
         self._shelves.learn(checkpoint.shelves)  # before anything is let go of: readers look into the fold first
+        self._counted.clear()  # or it would keep what the fold lets go of
         self._fold.shelve({tp: state.shelved_to for tp, state in checkpoint.state.partitions.items()})
         self._checkpoint_index = checkpoint.index
 

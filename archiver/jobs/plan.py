@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from archiver.errors import TopicHalted
 from archiver.ids import TopicId, TopicPartition
-from archiver.jobs.triggers import bytes_within, rows_within
+from archiver.jobs.triggers import bytes_within
 from intake.partition_state import Gap, merged
 from intake.segments import SegmentRef
 
@@ -70,11 +70,12 @@ def plan_partition(
     """
     if stable <= start:
         return []
-    needed = [segment for segment in segments if rows_within(segment, start, stable) > 0]
+    needed = [segment for segment in segments if segment.base < stable and segment.base + segment.rows > start]
     inside = merged(gaps, start, stable)
-    _check_chain(topic, tp[1], needed, inside, start, stable)
-    groups = list(_groups(needed, start, stable, max_bytes)) or [()]
-    bases = [start, *(group[0].base for group in groups[1:])]
+    if inside or not _is_chain(needed, start, stable):
+        _check_chain(topic, tp[1], needed, inside, start, stable)
+    groups = list(_groups(needed, _sizes(needed, start, stable), max_bytes)) or [((), 0)]
+    bases = [start, *(group[0].base for group, _ in groups[1:])]
     ends = [*bases[1:], stable]
     taken = _gaps_by_end(inside, ends)
     return [
@@ -86,12 +87,20 @@ def plan_partition(
             end=end,
             epoch=epoch,
             segments=group,
-            rows=sum(rows_within(segment, start, stable) for segment in group),
-            raw_bytes=sum(bytes_within(segment, start, stable) for segment in group),
+            rows=end - base - sum(high - low for low, high in gaps_of),
+            raw_bytes=group_bytes,
             gaps=gaps_of,
         )
-        for base, end, group, gaps_of in zip(bases, ends, groups, taken, strict=True)
+        for base, end, (group, group_bytes), gaps_of in zip(bases, ends, groups, taken, strict=True)
     ]
+
+
+def _sizes(needed: Sequence[SegmentRef], start: int, stable: int) -> list[int]:
+    """The bytes of each segment's records in [start, stable); only the first and the last can reach beyond."""
+    sizes = [segment.raw_bytes for segment in needed]
+    for place in {0, len(needed) - 1} if needed else ():
+        sizes[place] = bytes_within(needed[place], start, stable)
+    return sizes
 
 
 def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ...]]:
@@ -104,6 +113,22 @@ def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ..
             at += 1
         found.append(tuple(gaps[first:at]))
     return found
+
+
+def _is_chain(needed: Sequence[SegmentRef], start: int, stable: int) -> bool:
+    """Does each segment begin where the one before it ends, so that no offset of [start, stable) is missing or there twice?
+
+    Where there are no gaps this is what `_check_chain` asks, without sorting: a round may have half a million segments.
+    """
+    reached = max(needed[0].base, start) if needed else stable
+    if reached != start:
+        return False
+    reached = needed[0].base
+    for segment in needed:
+        if segment.base != reached:
+            return False
+        reached += segment.rows
+    return reached >= stable
 
 
 def _check_chain(topic: str, partition: int, needed: Sequence[SegmentRef], gaps: Sequence[Gap], start: int, stable: int) -> None:
@@ -126,20 +151,23 @@ def _check_chain(topic: str, partition: int, needed: Sequence[SegmentRef], gaps:
         )
 
 
-def _groups(needed: Sequence[SegmentRef], start: int, stable: int, max_bytes: int) -> Iterator[tuple[SegmentRef, ...]]:
-    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow."""
+def _groups(needed: Sequence[SegmentRef], sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[tuple[SegmentRef, ...], int]]:
+    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes."""
+    total = sum(sizes)
+    if needed and total < max_bytes:  # most partitions, and then their segments are many and small
+        yield tuple(needed), total
+        return
     group: list[SegmentRef] = []
     group_bytes = 0
-    for segment in needed:
-        segment_bytes = bytes_within(segment, start, stable)
+    for segment, segment_bytes in zip(needed, sizes, strict=True):
         overshoot = group_bytes + segment_bytes - max_bytes
         if group and overshoot > max_bytes - group_bytes:
-            yield tuple(group)
+            yield tuple(group), group_bytes
             group, group_bytes = [], 0
         group.append(segment)
         group_bytes += segment_bytes
         if group_bytes >= max_bytes:
-            yield tuple(group)
+            yield tuple(group), group_bytes
             group, group_bytes = [], 0
     if group:
-        yield tuple(group)
+        yield tuple(group), group_bytes

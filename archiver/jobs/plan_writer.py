@@ -102,7 +102,7 @@ class PlanWriter:
                 f"{self.plan.topic} partition {self.plan.partition}: offset {self._next} comes next, but the segment in "
                 f"{segment.file.key} has {records.num_rows} rows from {segment.base} on; the log says {segment.rows} rows"
             )
-        accepted_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
+        accepted_us = records.column("accept_timestamp").view(pa.int64()).to_numpy()  # a cast takes six times as long, of a single record
         ingest_us = np.maximum(np.maximum.accumulate(accepted_us), max(self._ingest_us, segment.floor_us))
         self._ingest_us = int(ingest_us[-1])
         inside = slice(start - segment.base, stop - segment.base)

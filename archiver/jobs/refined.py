@@ -14,6 +14,7 @@ from typing import Literal
 from archiver.errors import Halt
 from archiver.events.types import DataFile
 from archiver.ids import TopicId
+from archiver.jobs.bundle import WRITER_BYTES
 from archiver.jobs.plan import Plan, PlanKey
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import Granularity
@@ -57,7 +58,9 @@ class RefineOptions:
     zstd_level: int = 1
     """Level 3 was measured slower here and hardly smaller."""
     open_writers_max: int = 64
-    """Plans that are written at the same time; more plans of a bundle wait and read their intake files again."""
+    """Plans that are written at the same time, those below `writer_bytes` counted by their bytes; more plans of a bundle wait and read
+    their intake files again."""
+    writer_bytes: int = WRITER_BYTES
     row_group_rows: int = 1_000_000
     """A row group of an archive is closed at this many rows …"""
     row_group_bytes: int = 128 * 1024 * 1024

@@ -16,6 +16,10 @@ CommitEnd = Literal["committed", "nothing", "retry", "unknown", "halted", "depos
 """committed: archives came into the table · nothing: there was nothing to add · retry: it was not reached, or others were always quicker ·
 unknown: the last request may still land · halted: somebody must act · deposed: a newer leader came."""
 
+RoundStep = Literal["look", "prepare", "plan", "refine", "write", "commit"]
+"""look: which topics are worth it · prepare: their schemas and tables · plan: what becomes an archive · refine: archives are made · write:
+the ledger is told · commit: tables are."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitTry:
@@ -98,6 +102,8 @@ class ArchiveReport:
     topics: dict[str, TopicReport] = field(default_factory=dict)
     commits: list[CommitTry] = field(default_factory=list)
     """Every commit that was tried, in their order."""
+    seconds: dict[RoundStep, float] = field(default_factory=dict)
+    """What the steps of the rounds took, all together."""
 
     def of(self, topic: str) -> TopicReport:
         """The topic's report, created at first use."""
@@ -109,6 +115,10 @@ class ArchiveReport:
         report = self.of(tried.topic)
         report.commit_attempts += tried.attempts
         report.commit_seconds += tried.seconds
+
+    def took(self, step: RoundStep, seconds: float) -> None:
+        """A step ended, however it did."""
+        self.seconds[step] = self.seconds.get(step, 0.0) + seconds
 
     @property
     def halted(self) -> list[TopicReport]:

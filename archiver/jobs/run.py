@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -35,7 +36,7 @@ from archiver.jobs.plan import Plan, PlanKey
 from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
-from archiver.jobs.report import ArchiveReport, CommitEnd, CommitTry, TopicReport, commit_end
+from archiver.jobs.report import ArchiveReport, CommitEnd, CommitTry, RoundStep, TopicReport, commit_end
 from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, known_gaps, path_used, stirs, valid_through_us
 from archiver.jobs.scope import Scope, check_scope
 from archiver.jobs.topic_setup import TopicSetup, TopicWork
@@ -123,20 +124,31 @@ class ArchiveRun:
         self._aways.clear()
         check_scope(scope, parts.settings.topics)
         with parts.leadership.turn("archiving"):
-            chosen = self._choose(scope, looks)
+            with self._taking("look"):
+                chosen = self._choose(scope, looks)
             if not chosen and looks is not None:
                 self._report.epoch = parts.leader.fold.epoch
                 return self._report
             self._report.epoch = parts.leadership.lead()
-            works = self._prepare(chosen)
-            for work in works:
-                self._guard(work, partial(self._settle, work))
+            with self._taking("prepare"):
+                works = self._prepare(chosen)
+                for work in works:
+                    self._guard(work, partial(self._settle, work))
             self._rounds(works, self._limits(scope, everything))
             self._tell_waiting(works, chosen)
         if looks is not None:
             for item in self._report.topics.values():
                 looks.ended(item.topic, item.state)
         return self._report
+
+    @contextmanager
+    def _taking(self, step: RoundStep) -> Iterator[None]:
+        """Counts what the step takes."""
+        began_s = self._parts.clock.monotonic_s()
+        try:
+            yield
+        finally:
+            self._report.took(step, self._parts.clock.monotonic_s() - began_s)
 
     def _rounds(self, works: Sequence[TopicWork], limits: RoundLimits) -> None:
         """One round, or as many as there is work for."""
@@ -185,14 +197,13 @@ class ArchiveRun:
             partitions=None if scope is None else scope[1],
         )
 
-    def _worth_preparing(self, topic: TopicSettings, looks: Looks) -> bool:
+    def _worth_preparing(self, topic: TopicSettings, looks: Looks, intake: Backlog) -> bool:
         """Whether a daemon has something to do for the topic; only asked of those whose look is due."""
         parts = self._parts
         now_us, archive = parts.clock.now_us(), parts.settings.archive_for(topic)
         if not looks.due(topic.name, now_us, archive.start_delay_max):
             return False
         looks.looked(topic.name, now_us)
-        intake = parts.sequencer.backlog()
         state = intake.topics_by_name.get(topic.name)
         return state is None or not looks.whole(topic.name) or stirs(state, archive, intake, parts.leader.fold, now_us)
 
@@ -203,7 +214,8 @@ class ArchiveRun:
         if looks is None:
             return topics
         self._parts.leader.refresh()
-        return [topic for topic in topics if self._worth_preparing(topic, looks)]
+        intake = self._parts.sequencer.backlog()  # once for all of them: each costs a question to the log
+        return [topic for topic in topics if self._worth_preparing(topic, looks, intake)]
 
     def _prepare(self, chosen: Sequence[TopicSettings]) -> list[TopicWork]:
         """Those of the topics that can be archived, ready."""
@@ -274,7 +286,8 @@ class ArchiveRun:
         tick_us = self._tick()
         parts.leader.check()
         intake = parts.sequencer.backlog()
-        planned = self._plan(able, intake, limits)
+        with self._taking("plan"):
+            planned = self._plan(able, intake, limits)
         inherited = [work for work in able if self._away(work) is None and parts.leader.fold.topic(work.state.topic_id).pending_by_id]
         if not planned.plans and not inherited:
             return False
@@ -282,19 +295,22 @@ class ArchiveRun:
         cores = parts.cores() if any(not plan.gap_only for plan in planned.plans) else 0
         self._report.rounds += 1
         commit_id = parts.publisher.round_started()
-        written = self._refine(able, planned.plans, cores)
+        with self._taking("refine"):
+            written = self._refine(able, planned.plans, cores)
         took = {plan.topic_id for plan in planned.plans} | {work.state.topic_id for work in inherited}
         due = [work for work in able if work.state.topic_id in took]
-        for work in due:
-            files = written.get(work.state.topic_id, [])
-            if files:
-                self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
-        parts.publisher.round_written(commit_id, due)
-        for work in due:
-            if work.table is None or self._away(work) is not None:
-                self._count(work, None)
-            else:
-                self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
+        with self._taking("write"):
+            for work in due:
+                files = written.get(work.state.topic_id, [])
+                if files:
+                    self._guard(work, partial(parts.publisher.files_written, commit_id, work, files))
+            parts.publisher.round_written(commit_id, due)
+        with self._taking("commit"):
+            for work in due:
+                if work.table is None or self._away(work) is not None:
+                    self._count(work, None)
+                else:
+                    self._guard(work, partial(self._commit, commit_id, work, intake, tick_us))
         parts.publisher.round_settled(commit_id, due)
         return True
 

@@ -1,9 +1,9 @@
 """One refinement task: a bundle of plans over a span of intake files.
 
 Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read. Promises that each intake file is
-opened once for all plans of the task (while at most `open_writers_max` of them are open), that memory stays within `buffer_bytes` plus a
-row group, and that each plan gets exactly one result. A plan's trouble never concerns a plan that does not need the same bytes. Must
-never raise because of what is in a record or missing in the store.
+opened once for all plans of the task (while there is room for all their writers, see `archiver.jobs.bundle`), that memory stays within
+`buffer_bytes` plus a row group, and that each plan gets exactly one result. A plan's trouble never concerns a plan that does not need the
+same bytes. Must never raise because of what is in a record or missing in the store.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from archiver.errors import ArchiverError, Corrupted, NotFound, OutcomeUnknown, RetryLater
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import Conflict
+from archiver.jobs.bundle import written_together
 from archiver.jobs.plan import Plan
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
@@ -27,6 +28,8 @@ from intake.segments import FileRef, SegmentRef
 
 _ROW_GROUP_BYTES = 1024 * 1024
 """What a small segment may pin in memory: a row group of an intake file is about this large."""
+_SLICE_BYTES = 3 * 1024
+"""What a segment takes in memory however few its records are, as long as it is a slice of its own (measured: 2.7 KB)."""
 
 
 def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iterator[PlanResult]:
@@ -37,9 +40,8 @@ def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iter
     """
     store = open_store(task.place, task.cluster_id) if objects is None else objects
     topics: dict[TopicId, TopicRows] = {}
-    together = max(1, task.options.open_writers_max)
-    for first in range(0, len(task.plans), together):
-        yield from _Demultiplexer(task, task.plans[first : first + together], store, topics).run()
+    for plans in written_together(task.plans, task.options.open_writers_max, task.options.writer_bytes):
+        yield from _Demultiplexer(task, plans, store, topics).run()
 
 
 @dataclass(slots=True)
@@ -151,7 +153,7 @@ class _Demultiplexer:
             work.segments_left -= 1
             if work.segments_left == 0 or work.writer.conflict is not None:
                 yield self._finish(work)
-        self._pinned_bytes += max(_ROW_GROUP_BYTES if segment.first_row == 0 else 0, segment.raw_bytes)
+        self._pinned_bytes += _SLICE_BYTES + max(_ROW_GROUP_BYTES if segment.first_row == 0 else 0, segment.raw_bytes)
         yield from self._bound_memory()
 
     def _bound_memory(self) -> Iterator[PlanResult]:

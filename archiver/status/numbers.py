@@ -28,6 +28,7 @@ from archiver.telemetry_metrics import (
     JOBS,
     METRICS,
     OTHER,
+    ROUND_STEPS,
     ROUTES,
     STATUSES,
     VERDICTS,
@@ -228,6 +229,8 @@ class Numbers:
         """Of the newest reconciling, every id at least once."""
         self._sources: dict[str, SourceNumbers] = {}
         """As they were seen last, to notice one that was opened anew."""
+        for step in ROUND_STEPS:
+            self._counts["archiver_archive_seconds_total"][step,] = 0
         for name in ("archiver_archive_rounds_total", "archiver_clean_condemned_total", "archiver_clean_deleted_total"):
             self._counts[name][()] = 0
 
@@ -253,6 +256,8 @@ class Numbers:
         """A run of archiving ended, well or badly: `ArchiveRun.report` has what it did also when it raised."""
         with self._lock:
             self._counts["archiver_archive_rounds_total"][()] += report.rounds
+            for step, seconds in report.seconds.items():
+                self._counts["archiver_archive_seconds_total"][step,] += seconds  # type: ignore[assignment]
             for item in report.topics.values():
                 name = self._topic(item.topic)
                 for metric, attribute in _OF_TOPIC.items():

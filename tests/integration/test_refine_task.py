@@ -222,7 +222,8 @@ def test_field_ids_are_in_the_file(intake: Intake) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [RefineOptions(open_writers_max=2), RefineOptions(buffer_bytes=1), RefineOptions(decode_rows=1, row_group_rows=2)]
+    "options",
+    [RefineOptions(open_writers_max=2, writer_bytes=1), RefineOptions(buffer_bytes=1), RefineOptions(decode_rows=1, row_group_rows=2)],
 )
 def test_many_small_segments_under_tight_bounds(intake: Intake, options: RefineOptions) -> None:
     topic = intake.topic("raw", 7)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archiver.jobs.bundle import bundle
+from archiver.jobs.bundle import PLANS_MAX, bundle, written_together
 from archiver.jobs.plan import Plan
 from tests.support.segments import plan_of, segment
 
@@ -40,9 +40,9 @@ def test_a_large_plan_stands_alone_and_first() -> None:
 
 
 def test_no_more_plans_than_open_writers() -> None:
-    bundles = bundle([small(partition) for partition in range(10)], 1, 10**9, 3)
+    bundles = bundle([small(partition) for partition in range(10)], 1, 10**9, 3, writer_bytes=10)
     assert sorted(len(members) for members in bundles) == [1, 3, 3, 3]
-    assert all(len(members) == 1 for members in bundle([small(0), small(1)], 1, 10**9, 0))
+    assert all(len(members) == 1 for members in bundle([small(0), small(1)], 1, 10**9, 0, writer_bytes=10))
 
 
 def test_plans_over_the_same_files_stay_together() -> None:
@@ -62,3 +62,20 @@ def test_tasks_come_in_whole_waves() -> None:
     # 200 bytes at most 90 a task would be three tasks for two cores: the second core would wait.
     bundles = bundle([small(partition) for partition in range(20)], 2, 90, 64, task_bytes_min=1)
     assert sizes(bundles) == [50, 50, 50, 50]
+
+
+def test_small_plans_count_by_their_bytes() -> None:
+    plans = [small(partition, raw_bytes=100) for partition in range(40)]
+    assert [len(members) for members in bundle(plans, 1, 10**9, 2, writer_bytes=1000)] == [20, 20]
+    large = [small(partition, raw_bytes=5000) for partition in range(4)]
+    assert [len(members) for members in bundle(large, 1, 10**9, 2, writer_bytes=1000)] == [2, 2], "a large one is one writer, not five"
+
+
+def test_a_task_writes_at_the_same_time_what_was_bundled() -> None:
+    plans = [small(partition, raw_bytes=100) for partition in range(40)]
+    (members,) = bundle(plans, 1, 10**9, 4, writer_bytes=1000)
+    assert [len(together) for together in written_together(members, 4, 1000)] == [40]
+    assert [len(together) for together in written_together(members, 1, 1000)] == [10, 10, 10, 10]
+    assert [len(together) for together in written_together(plans[:3], 0, 1)] == [1, 1, 1], "one at least"
+    tiny = [small(partition, raw_bytes=0) for partition in range(PLANS_MAX + 1)]
+    assert [len(together) for together in written_together(tiny, 1, 2 * PLANS_MAX)] == [PLANS_MAX, 1], "each has a spool file"

@@ -187,7 +187,7 @@ def test_every_stable_record_is_in_exactly_one_plan_of_one_bundle(
         planned = [plan for plan in plans(segments, start, stable, max_bytes, partition, gaps) if not plan.gap_only]
         wanted |= {(partition, offset) for plan in planned for offset in range(plan.base, plan.end)}
         found += planned
-    bundles = bundle(found, cores, task_bytes, open_writers_max, task_bytes_min=1)
+    bundles = bundle(found, cores, task_bytes, open_writers_max, task_bytes_min=1, writer_bytes=1)
     offsets = [(plan.partition, offset) for members in bundles for plan in members for offset in range(plan.base, plan.end)]
     assert len(offsets) == len(wanted)
     assert set(offsets) == wanted

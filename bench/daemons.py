@@ -1,0 +1,179 @@
+"""A daemon as users run it, measured from outside: what its processes take, and what its port says.
+
+Owns a folder with a configuration, and one `archiver serve` on it. Whatever the configuration does not say is as it is by default. CPU time
+and memory are the kernel's (`/proc`), by part: the daemon itself, the JVM, and Spark's Python workers with what starts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table.snapshots import Snapshot
+
+from tests.soak.flatness import theil_sen
+from tests.support.deployment import Deployment
+from tests.support.processes import until
+from tests.support.scrapes import Series, scraped
+from tests.support.serving import Served
+
+PARTS = ("daemon", "jvm", "workers")
+PATIENCE_S = 600.0
+"""A start with a thousand topics has a thousand tables to make."""
+_MEGA = 1e6
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What the processes of one part have taken."""
+
+    cpu_s: float
+    """Since their start, also of what has ended and was waited for."""
+    rss_mb: float
+
+
+class Site:
+    """One folder and its daemon. Use it as a context manager; the daemon runs from `start` on."""
+
+    def __init__(self, folder: Path, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+        """`groups` are those of the configuration that are not as they are by default; `files` are put beside it."""
+        self.deployment = Deployment(folder)
+        self._scratch = folder / "scratch"
+        self.uri = f"sqlite:///{folder}/catalog.db?timeout=60"
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        self.deployment.write(
+            {
+                "cluster": "bench",
+                "data": {"uri": "data"},
+                "metadata": {"sqlite": {"path": "metadata.db"}},
+                "catalogs": [{"name": "local", "type": "sql", "uri": self.uri}],
+                "http": {"listen": "127.0.0.1:0"},
+                **groups,
+                "topics": list(topics),
+            }
+        )
+        self.daemon: Served | None = None
+
+    def __enter__(self) -> Self:
+        self.daemon = Served(self.deployment, scratch=self._scratch)
+        try:
+            self.until("the daemon is ready", self.daemon.ready)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.daemon is not None
+        self.daemon.__exit__()
+
+    def catalog(self) -> Catalog:
+        """As any reader opens it."""
+        return load_catalog("local", type="sql", uri=self.uri)
+
+    def taken(self) -> dict[str, Taken]:
+        """By part, now."""
+        assert self.daemon is not None
+        return taken_by(self.daemon.pid)
+
+    def metrics(self) -> dict[Series, float]:
+        """What its port says."""
+        assert self.daemon is not None
+        return scraped(self.daemon.get("/metrics").body)
+
+    def until_tables(self, namespace: str, count: int) -> None:
+        """Wait until there are so many tables; the first round makes them."""
+        catalog = self.catalog()
+        self.until(
+            f"there are {count} tables", lambda: catalog.namespace_exists(namespace) and len(catalog.list_tables(namespace)) == count
+        )
+
+    def until(self, what: str, holds: Callable[[], Any]) -> Any:
+        """Wait for it; what it returned."""
+        assert self.daemon is not None
+        daemon = self.daemon
+
+        def still() -> Any:
+            assert daemon.running, daemon.log_text()
+            return holds()
+
+        try:
+            return until(what, still, PATIENCE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{daemon.log_text()}") from None
+
+    def stop(self) -> None:
+        """Ask the daemon to stop; it must do so by itself."""
+        assert self.daemon is not None
+        assert self.daemon.stop() == 0, self.daemon.log_text()
+
+
+def taken_by(pid: int) -> dict[str, Taken]:
+    """By part, what a daemon and everything it started take."""
+    sums = {part: [0.0, 0.0] for part in PARTS}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        own = psutil.Process(pid)
+        for process in (own, *own.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
+                part = "daemon" if process.pid == pid else "jvm" if process.name() == "java" else "workers"
+                times = process.cpu_times()
+                ended = 0.0 if part == "daemon" else times.children_user + times.children_system
+                sums[part][0] += times.user + times.system + ended
+                sums[part][1] += process.memory_info().rss / _MEGA
+    return {part: Taken(round(cpu_s, 2), round(rss_mb, 1)) for part, (cpu_s, rss_mb) in sums.items()}
+
+
+def cores_between(before: Mapping[str, Taken], after: Mapping[str, Taken], seconds: float) -> dict[str, float]:
+    """CPU seconds per second by part, and of all."""
+    found = {part: round((after[part].cpu_s - before[part].cpu_s) / seconds, 4) for part in PARTS}
+    return found | {"all": round(sum(found.values()), 4)}
+
+
+def said(snapshot: Snapshot, name: str) -> str:
+    """What the summary of a snapshot says."""
+    assert snapshot.summary is not None, "an archiver's snapshot has a summary"
+    return str(snapshot.summary[name])
+
+
+class Memory:
+    """Samples the memory of a daemon's parts as long as it is entered."""
+
+    def __init__(self, site: Site, every_s: float) -> None:
+        self._site = site
+        self._every_s = every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="memory")
+        self.samples: list[tuple[float, dict[str, float]]] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        began_s = time.monotonic()
+        while not self._stop.wait(self._every_s):
+            self.samples.append((time.monotonic() - began_s, {part: taken.rss_mb for part, taken in self._site.taken().items()}))
+
+    def told(self) -> dict[str, Any]:
+        """By part: most, at the end, and the slope over the second half (median of the slopes of all pairs), which a leak has."""
+        half = self.samples[len(self.samples) // 2 :]
+        return {
+            part: {
+                "max_mb": max(sample[part] for _, sample in self.samples),
+                "last_mb": self.samples[-1][1][part],
+                "mb_per_minute_of_second_half": round(60 * theil_sen([(at, sample[part]) for at, sample in half]), 2),
+            }
+            for part in PARTS
+        }

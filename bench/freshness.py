@@ -1,0 +1,327 @@
+"""How long it takes from the acknowledgement of a batch until a query finds all of it, and what a daemon costs that has nothing to do.
+
+A real `archiver serve` with a local folder, SQLite, and a table on a SQL catalog. Beside it a process sends Protobuf orders of 134 bytes
+with keys to 8 partitions through the library, as a program on that machine does: batches at an even pace, each handed over when its time
+comes. A reader loads the table by pyiceberg again and again, with a pause of a quarter of a second, and reads the manifests of each new
+snapshot: a batch is visible when the bounds of `kafka.offset` of files in the snapshot have reached its last offset in every partition.
+Times are taken when the reader has read that, so they are too long by as much as its poll (`poll_s`), never too short. At the end the table
+has as many records as were sent.
+
+- `profiles`: with the settings as they are by default, and with the eager ones of docs/operations/freshness.md. What comes before the first
+  snapshot, while Spark starts, and within `warm_up_s` after it is left out. Sending goes on until all that was measured is visible.
+  `oldest_s` is of each snapshot the batch that waited longest, and its slope over time says whether archiving keeps up.
+- `idle`: CPU of a daemon with 1,000 topics and a table each, to which nobody sends; and with one.
+
+    python -m bench.freshness [--parts eager defaults idle] [--seconds 300] [--rate 20000] [--idle-topics 1000] [--idle-seconds 60]
+                              [--quick] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, LongType
+
+from bench.daemons import Site, cores_between, said
+from bench.log import percentile
+from bench.orders import descriptor_set
+from bench.outcome import tell
+from bench.steady import Batch, Sender, send_batches
+from tests.soak.flatness import theil_sen
+from tests.support.scrapes import series
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/operations/freshness.md"
+PARTITIONS = 8
+BATCHES_PER_S = 10
+POLL_S = 0.25
+PATIENCE_S = 600.0
+WANTED_P99_S = 15.0
+WANTED_IDLE_CORES = 0.05
+TABLE = "bench.orders"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    seconds: float
+    rate: int
+    warm_up_s: float
+    idle_topics: int
+    idle_s: float
+    idle_settled_s: float = 15.0
+    """Between what a start brings and the measurement; 0: neither is waited for."""
+
+
+def eager_archive() -> dict[str, Any]:
+    """The group `archive` of the page."""
+    block = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    return dict(yaml.safe_load(block)["archive"])
+
+
+def topic(name: str, partitions: int) -> dict[str, Any]:
+    """One with a table."""
+    archive = {"kind": "iceberg", "catalog": "local", "table": f"bench.{name}"}
+    return {
+        "name": name,
+        "partitions": partitions,
+        "value": {"descriptor_set": "orders.binpb", "message": "bench.Order"},
+        "archive": archive,
+    }
+
+
+def site(folder: Path, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]) -> Site:
+    """A daemon for them."""
+    return Site(folder, topics, groups, {"orders.binpb": descriptor_set()})
+
+
+@dataclass
+class Seen:
+    """A snapshot, when it was seen, and one past the last offset of each partition in it."""
+
+    at_s: float
+    snapshot_id: int
+    ends: dict[int, int]
+    records: int
+
+
+class Reader:
+    """Looks at a table as long as it is entered."""
+
+    def __init__(self, catalog: Catalog, identifier: str, poll_s: float) -> None:
+        self._catalog, self._identifier, self._poll_s = catalog, identifier, poll_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reader")
+        self._known: set[str] = set()
+        """Paths of data files that were met."""
+        self.seen: list[Seen] = [Seen(0.0, 0, {}, 0)]
+        self.gaps_s: list[float] = []
+        """Between the ends of two looks."""
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def until(self, ends: Mapping[int, int]) -> None:
+        """Wait until so much is visible."""
+        until_s = time.monotonic() + PATIENCE_S
+        while not reaches(self.seen[-1].ends, ends):
+            assert self.error is None, self.error
+            assert time.monotonic() < until_s, f"{ends} is not visible within {PATIENCE_S:g} s, {self.seen[-1]} is"
+            time.sleep(self._poll_s)
+
+    def _run(self) -> None:
+        before_s = time.monotonic()
+        try:
+            while not self._stop.wait(self._poll_s):
+                self._look()
+                now_s = time.monotonic()
+                self.gaps_s.append(now_s - before_s)
+                before_s = now_s
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            self.error = error
+
+    def _look(self) -> None:
+        try:
+            table = self._catalog.load_table(self._identifier)
+        except NoSuchTableError:
+            return
+        snapshot = table.current_snapshot()
+        if snapshot is None or snapshot.snapshot_id == self.seen[-1].snapshot_id:
+            return
+        ends = dict(self.seen[-1].ends)
+        fields = [table.schema().find_field(f"kafka.{name}").field_id for name in ("partition", "offset")]
+        for file in self._new_files(table):
+            partition, last = bound(file, IntegerType(), fields[0]), bound(file, LongType(), fields[1])
+            ends[partition] = max(ends.get(partition, 0), last + 1)
+        records = int(said(snapshot, "total-records"))
+        self.seen.append(Seen(time.monotonic(), snapshot.snapshot_id, ends, records))
+
+    def _new_files(self, table: Table) -> Iterable[DataFile]:
+        """Of the current snapshot, those that no look has met."""
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in self._known:
+                continue
+            self._known.add(manifest.manifest_path)
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if entry.data_file.file_path not in self._known:
+                    self._known.add(entry.data_file.file_path)
+                    yield entry.data_file
+
+
+def bound(file: DataFile, kind: Any, field_id: int) -> int:
+    """The upper bound of a column in a file."""
+    return int(from_bytes(kind, dict(file.upper_bounds or {})[field_id]))
+
+
+def reaches(ends: Mapping[int, int], wanted: Mapping[int, int]) -> bool:
+    """Is every partition as far as that?"""
+    return all(ends.get(partition, 0) >= end for partition, end in wanted.items())
+
+
+@dataclass
+class Delays:
+    """From acknowledgement to visibility."""
+
+    of_batch: list[float] = field(default_factory=list)
+    oldest: list[tuple[float, float]] = field(default_factory=list)
+    """Of each snapshot: when it was seen, and how long the batch had waited that waited longest."""
+
+
+def delays(batches: Sequence[Batch], seen: Sequence[Seen]) -> Delays:
+    """Of batches that are all visible in the last of what was seen."""
+    found = Delays()
+    longest: dict[int, float] = {}
+    for batch in batches:
+        place = bisect_left(seen, True, key=lambda one: reaches(one.ends, batch.ends))
+        waited_s = max(0.0, seen[place].at_s - batch.acknowledged_s)
+        found.of_batch.append(waited_s)
+        longest[place] = max(longest.get(place, 0.0), waited_s)
+    found.oldest = [(seen[place].at_s, waited_s) for place, waited_s in sorted(longest.items())]
+    return found
+
+
+def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
+    """One daemon under the steady load."""
+    with (
+        site(folder, [topic("orders", PARTITIONS)], groups) as daemon,
+        Reader(daemon.catalog(), TABLE, POLL_S) as reader,
+        Sender(send_batches, daemon.deployment.config, "orders", sizes.rate, BATCHES_PER_S) as sender,
+    ):
+        reader.until({0: 1})
+        time.sleep(sizes.warm_up_s)
+        began_s, before = time.monotonic(), daemon.taken()
+        time.sleep(sizes.seconds)
+        ended_s, after = time.monotonic(), daemon.taken()
+        # What was acknowledged by now is in the log; the sender goes on until a reader sees it.
+        reader.until(logged(daemon))
+        batches = sender.end()
+        reader.until(batches[-1].ends)
+        daemon.stop()
+    measured = [batch for batch in batches if began_s <= batch.acknowledged_s < ended_s]
+    found = delays(measured, reader.seen)
+    whole = found.oldest[1:]  # of what came into the first one, some was sent before the measurement began
+    assert reader.seen[-1].records == sizes.rate // BATCHES_PER_S * len(batches), "the table has not what was sent"
+    p99_s = percentile(found.of_batch, 99)
+    return {
+        "archive": dict(groups.get("archive", {})),
+        "batches": len(measured),
+        "records": len(measured) * (sizes.rate // BATCHES_PER_S),
+        "sent_late_s_max": round(max(batch.acknowledged_s - batch.due_s for batch in measured), 2),
+        "visible_s": {"p50": round(percentile(found.of_batch, 50), 2), "p99": round(p99_s, 2), "max": round(max(found.of_batch), 2)},
+        "snapshots": len(found.oldest),
+        "oldest_s": [round(waited_s, 2) for _, waited_s in found.oldest],
+        "oldest_slope_s_per_minute": round(60 * theil_sen(whole), 3) if len(whole) > 2 else None,
+        "poll_s": {"p50": round(percentile(reader.gaps_s, 50), 3), "max": round(max(reader.gaps_s), 3)},
+        "cores": cores_between(before, after, ended_s - began_s),
+        "p99_below_wanted": p99_s < WANTED_P99_S,
+    }
+
+
+def logged(daemon: Site) -> dict[int, int]:
+    """One past the last offset of each partition, as `archiver topics` says."""
+    done = daemon.deployment.run("topics", "describe", "orders", "--output", "json")
+    assert done.code == 0, done.err
+    return {item["partition"]: item["next"] for item in done.json()["partitions"]}
+
+
+def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
+    """CPU of a daemon to which nobody sends, with a table for each of its topics."""
+    names = [f"idle-{number:04}" for number in range(topics)]
+    with site(folder, [topic(name, 1) for name in names], {}) as daemon:
+        daemon.until_tables("bench", topics)
+        if sizes.idle_settled_s:
+            daemon.until("what a start brings is over", lambda: settled(daemon))
+        time.sleep(sizes.idle_settled_s)
+        before, began_s = daemon.taken(), time.monotonic()
+        time.sleep(sizes.idle_s)
+        cores = cores_between(before, daemon.taken(), time.monotonic() - began_s)
+        daemon.stop()
+    return {"topics": topics, "seconds": sizes.idle_s, "cores": cores}
+
+
+def settled(daemon: Site) -> bool:
+    """Have the first round, the first audit and the first cleaning ended? They come once, and then every hour or less often."""
+    time.sleep(1.0)
+    metrics = daemon.metrics()
+    return all(metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0) for job in ("tick", "audit", "cleanup"))
+
+
+def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
+    """Of many topics, and of one."""
+    many, one = (idle(root / f"idle-{topics}", topics, sizes) for topics in (sizes.idle_topics, 1))
+    return {"many": many, "one": one, "wanted_cores": WANTED_IDLE_CORES, "reached": many["cores"]["all"] < WANTED_IDLE_CORES}
+
+
+def measure(sizes: Sizes, parts: Sequence[str], root: Path) -> dict[str, Any]:
+    """The result document."""
+    groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": {"archive": eager_archive()}}
+    load = os.getloadavg()[0]
+    return {
+        "what": "seconds from the acknowledgement of a batch until a reader of the table sees all of it, and the CPU of an idle daemon",
+        "rate": sizes.rate,
+        "batches_per_s": BATCHES_PER_S,
+        "partitions": PARTITIONS,
+        "seconds": sizes.seconds,
+        "warm_up_s": sizes.warm_up_s,
+        "profiles": {name: profile(root / name, group, sizes) for name, group in groups.items() if name in parts},
+        "idle": idles(root, sizes) if "idle" in parts else None,
+        "wanted_p99_s": WANTED_P99_S,
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "load_before": load},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("pyarrow", "pyiceberg", "pyspark")},
+        },
+    }
+
+
+PARTS = ("eager", "defaults", "idle")
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--rate", type=int, default=20_000)
+    parser.add_argument("--idle-topics", type=int, default=1000)
+    parser.add_argument("--idle-seconds", type=float, default=60.0)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--quick", action="store_true", help="few records and topics, the eager settings alone: does it run?")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
+        if options.quick:
+            document = measure(Sizes(8.0, 200, 0.0, 3, 2.0, 0.0), ("eager", "idle"), Path(folder))
+        else:
+            sizes = Sizes(options.seconds, options.rate, 15.0, options.idle_topics, options.idle_seconds)
+            document = measure(sizes, options.parts, Path(folder))
+    tell(document, options.output)
+
+
+if __name__ == "__main__":
+    main()

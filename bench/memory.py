@@ -1,0 +1,188 @@
+"""How much memory `archiver archive --all` takes at its peak for backlogs of one partition, process by process.
+
+Each backlog is of nested orders in a new deployment with the settings' defaults; the command runs in a process of its own, as a user starts
+it. Peaks are those that Linux keeps of each process (VmHWM), asked for every 50 ms until it ends; pages that a worker shares with the
+process it was forked from count for both. `together` is the largest sum of resident memory at one time, shared pages once (PSS), looked at
+every half second.
+
+    python -m bench.memory [--quick] [--sizes 100MiB,1GiB,10GiB] [--output bench/results/memory.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from pydantic import TypeAdapter
+
+from archiver.assemble import Application
+from archiver.jobs.refined import RefineOptions
+from archiver.settings import load_settings
+from archiver.settings_types import Size
+from bench.deployment import write_configuration
+from bench.intake_files import send
+from bench.outcome import tell
+from bench.shapes import SHAPES, Shape
+
+SIZES = "100MiB,1GiB,10GiB"
+QUICK_SIZES = "1MiB,4MiB"
+SHAPE = "nested"
+LOOK_EVERY_S = 0.05
+SUM_EVERY_S = 0.5
+TIMEOUT_S = 4 * 3600.0
+SAMPLE_ROWS = 10_000
+"""By which it is reckoned how many records are so many bytes."""
+MIB = 2**20
+
+
+class Peaks:
+    """Of a process and all that it starts, by what they are."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._peaks: dict[tuple[str, int], int] = {}
+        self.together = 0
+        self._summed_s = 0.0
+
+    def look(self) -> None:
+        """Ask every process that lives."""
+        try:
+            processes = [self._root, *self._root.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return
+        for process in processes:
+            try:
+                peak = _peak_bytes(process.pid)
+                kind = self._kind(process)
+            except (OSError, psutil.NoSuchProcess):
+                continue  # it ended meanwhile
+            self._peaks[kind, process.pid] = max(peak, self._peaks.get((kind, process.pid), 0))
+        if time.monotonic() - self._summed_s >= SUM_EVERY_S:
+            self._summed_s = time.monotonic()
+            self.together = max(self.together, sum(map(_shared_bytes, processes)))
+
+    def _kind(self, process: psutil.Process) -> str:
+        if process.pid == self._root.pid:
+            return "driver"
+        if process.name() == "java":
+            return "jvm"
+        # A worker has the command line of the process that it was forked from.
+        parent = process.parent()
+        return "worker" if parent is not None and parent.name() != "java" else "parent of workers"
+
+    def mib(self) -> dict[str, float]:
+        """The highest peak of a process of each kind."""
+        found: dict[str, int] = {}
+        for (kind, _), peak in self._peaks.items():
+            found[kind] = max(peak, found.get(kind, 0))
+        return {kind: round(peak / MIB, 1) for kind, peak in sorted(found.items())}
+
+
+def _peak_bytes(pid: int) -> int:
+    """0 of a process that has ended and was not waited for."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+def _shared_bytes(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_full_info().pss)
+    except (psutil.Error, OSError):
+        return 0
+
+
+def archive(config: Path) -> tuple[Peaks, float]:
+    """Run the command on all there is; the peaks and the seconds."""
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-m", "archiver", "archive", "--all", "--config", str(config)], stdout=sys.stderr) as process:
+        peaks = Peaks(process.pid)
+        try:
+            while process.poll() is None and time.monotonic() - began < TIMEOUT_S:
+                peaks.look()
+                time.sleep(LOOK_EVERY_S)
+        finally:
+            process.kill()
+    assert process.returncode == 0, process.returncode
+    return peaks, time.monotonic() - began
+
+
+def backlog(folder: Path, shape: Shape, size: int) -> dict[str, Any]:
+    """Fill a deployment with about so many raw bytes in one partition and archive them."""
+    config = write_configuration(folder, shape, 1)
+    # As `send` counts them: keys are 12 bytes.
+    records = max(1, size * SAMPLE_ROWS // (shape.make(SAMPLE_ROWS, 0).get_total_buffer_size() + 12 * SAMPLE_ROWS))
+    settings = load_settings(config, os.environ)
+    with Application(settings, os.environ) as application, application.writer() as writer:
+        raw_bytes = send(writer, records, shape.make)
+    print(f"{records:,} records, {raw_bytes / MIB:,.0f} MiB", file=sys.stderr, flush=True)
+    peaks, seconds = archive(config)
+    with Application(settings, os.environ) as application:
+        document = application.audit(None)
+    (partition,) = document["partitions"]
+    assert (document["verdict"], partition["rows"]) == ("valid", records), document
+    archives = [path.stat().st_size for path in (folder / "data" / "archive").rglob("*.parquet")]
+    return {
+        "raw_bytes": raw_bytes,
+        "records": records,
+        "archives": len(archives),
+        "stored_bytes": sum(archives),
+        "seconds": round(seconds, 1),
+        "peak_mib": peaks.mib(),
+        "together_mib": round(peaks.together / MIB, 1),
+    }
+
+
+def measure(sizes: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The result document."""
+    shape = SHAPES[SHAPE]
+    found: dict[str, Any] = {}
+    for number, size in enumerate(sizes):
+        place = folder / str(number)
+        found[size] = backlog(place, shape, TypeAdapter(Size).validate_python(size))
+        shutil.rmtree(place)
+        print(f"{size}: {found[size]['peak_mib']}", file=sys.stderr, flush=True)
+    first, last = (found[size]["peak_mib"]["worker"] for size in (sizes[0], sizes[-1]))
+    options = RefineOptions()
+    return {
+        "what": "peak memory of archiving a backlog of one partition",
+        "shape": SHAPE,
+        "backlogs": found,
+        "worker_last_by_first": round(last / first, 3),
+        "bounds": {"row_group_bytes": options.row_group_bytes, "buffer_bytes": options.buffer_bytes, "decode_bytes": options.decode_bytes},
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "memory_mib": psutil.virtual_memory().total // MIB,
+        },
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("pyarrow", "ptars", "pyspark")}},
+    }
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default=SIZES)
+    parser.add_argument("--quick", action="store_true", help="backlogs of some MiB, to see that it runs")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="bench-memory-"))
+    try:
+        document = measure((QUICK_SIZES if options.quick else options.sizes).split(","), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    tell(document, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""Whether many partitions are kept up with, what they take, and what two thousand of them cost that eight do not.
+
+- `many`: a real `archiver serve` with its settings as they are by default, a local folder, SQLite, and 1,000 topics with 4 partitions
+  and a table each, on a SQL catalog. A process beside it sends one Protobuf order of 134 bytes a second to each partition, one by one,
+  through the library. The daemon's page of metrics is read every 15 s, as Prometheus does: how long the steps of rounds took between two
+  looks, how old the oldest record is that is in no table. Memory is that of the processes, every 5 s. At the end the records of all tables'
+  snapshots are as many as were sent, and no commit id stands in two snapshots of one table.
+- `requests`: the same for fewer topics with the data in a bucket (s3proxy, counted in a proxy before it as bench/requests.py does), from
+  the first record until all are in their tables: requests by kind, and per GiB of raw bytes.
+- `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark session, from planning to
+  stored archives, in turns; the ratio is that of the same repetition. `archive_ms` is what each further archive takes, of CPU.
+
+    python -m bench.partitions [--parts one_topic many requests] [--seconds 600] [--topics 1000] [--records 2000000] [--repetitions 3]
+                               [--request-topics 100] [--request-seconds 300] [--quick] [--output FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+from bench.daemons import Memory, Site, cores_between, said
+from bench.limit import CORES, Refinement, cpu_seconds
+from bench.orders import descriptor_set
+from bench.outcome import tell
+from bench.requests import GIB, KINDS, CountingProxy
+from bench.shapes import SHAPES
+from bench.steady import Sender, send_singly
+from bench.writer import spread
+from tests.support.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.scrapes import Series, series
+
+PARTITIONS = 4
+FEW, WIDE = 8, 2000
+LOOK_S, MEMORY_S = 15.0, 5.0
+WANTED_PLAN_S = 1.0
+WANTED_RATIO = 1.5
+STEPS = ("look", "prepare", "plan", "refine", "write", "commit")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    topics: int
+    seconds: float
+    request_topics: int
+    request_seconds: float
+    records: int
+    repetitions: int
+    wide: int = WIDE
+    groups: Mapping[str, Any] = field(default_factory=dict)
+    """Of the configuration, not as by default."""
+
+
+@dataclass
+class Looked:
+    """One look at the page of metrics."""
+
+    at_s: float
+    rounds: float
+    steps: dict[str, float]
+    oldest_s: float
+    waiting: float
+    """Records that are in no table."""
+
+
+def names(count: int) -> list[str]:
+    """Of the topics."""
+    return [f"many-{number:04}" for number in range(count)]
+
+
+def site(folder: Path, topics: Sequence[str], groups: Mapping[str, Any], files: Mapping[str, bytes]) -> Site:
+    """A daemon for these topics."""
+    value = {"descriptor_set": "orders.binpb", "message": "bench.Order"}
+    documents = [
+        {
+            "name": name,
+            "partitions": PARTITIONS,
+            "value": value,
+            "archive": {"kind": "iceberg", "catalog": "local", "table": f"bench.{name}"},
+        }
+        for name in topics
+    ]
+    return Site(folder, documents, groups, {"orders.binpb": descriptor_set(), **files})
+
+
+def looked(metrics: Mapping[Series, float], at_s: float) -> Looked:
+    """What a page says of it."""
+    lag = {name: [value for (one, labels), value in metrics.items() if one == name and ("stage", "committed") in labels] for name in _LAGS}
+    return Looked(
+        at_s,
+        metrics[series("archiver_archive_rounds_total")],
+        {step: metrics[series("archiver_archive_seconds_total", step=step)] for step in STEPS},
+        max(lag["archiver_lag_seconds"], default=0.0),
+        sum(lag["archiver_lag_records"]),
+    )
+
+
+_LAGS = ("archiver_lag_seconds", "archiver_lag_records")
+
+
+def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    """One daemon and its topics."""
+    topics = names(sizes.topics)
+    with site(folder, topics, sizes.groups, {}) as daemon:
+        began_s = time.monotonic()
+        daemon.until_tables("bench", len(topics))
+        made_s = time.monotonic() - began_s
+        looks: list[Looked] = []
+        with Memory(daemon, MEMORY_S) as memory, Sender(send_singly, daemon.deployment.config, topics, PARTITIONS) as sender:
+            began_s, before = time.monotonic(), daemon.taken()
+            while (at_s := time.monotonic() - began_s) < sizes.seconds:
+                looks.append(looked(daemon.metrics(), at_s))
+                time.sleep(min(LOOK_S, max(0.0, began_s + sizes.seconds - time.monotonic())))
+            cores = cores_between(before, daemon.taken(), time.monotonic() - began_s)
+            looks.append(looked(daemon.metrics(), time.monotonic() - began_s))
+            sent = sender.end()
+        ended_s = time.monotonic()
+        records = int(sent["records"])
+        daemon.until("everything is in its table", lambda: _in_tables(daemon, topics) == records)
+        rest_s = time.monotonic() - ended_s
+        after = looked(daemon.metrics(), time.monotonic() - began_s)
+        commits = _commits(daemon, topics)
+        daemon.stop()
+    rounds = [
+        {
+            "at_s": round(one.at_s),
+            "rounds": round(one.rounds - earlier.rounds),
+            **{step: round((one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 3) for step in STEPS},
+        }
+        for earlier, one in zip(looks, [*looks[1:], after], strict=True)
+        if one.rounds > earlier.rounds
+    ]
+    return {
+        "topics": len(topics),
+        "partitions": PARTITIONS,
+        "sent": {name: round(value, 2) for name, value in sent.items()},
+        "tables_made_s": round(made_s, 1),
+        "oldest_s": [(round(one.at_s), round(one.oldest_s, 1)) for one in looks],
+        "waiting_records": [(round(one.at_s), round(one.waiting)) for one in looks],
+        "in_tables_after_the_end_s": round(rest_s, 1),
+        "round_steps_s": rounds,
+        "plan_s_max": max(one["plan"] for one in rounds),
+        "commits": commits,
+        "cores": cores,
+        "memory": memory.told(),
+        "planning_below_wanted": max(one["plan"] for one in rounds) < WANTED_PLAN_S,
+    }
+
+
+def _in_tables(daemon: Site, topics: Sequence[str]) -> int:
+    """Rows of all tables, as their snapshots say."""
+    time.sleep(1.0)
+    metrics = daemon.metrics()
+    if any(value for (name, labels), value in metrics.items() if name == "archiver_lag_records" and ("stage", "committed") in labels):
+        return -1
+    catalog, rows = daemon.catalog(), 0
+    for topic in topics:
+        snapshot = catalog.load_table(f"bench.{topic}").current_snapshot()
+        rows += 0 if snapshot is None else int(said(snapshot, "total-records"))
+    return rows
+
+
+def _commits(daemon: Site, topics: Sequence[str]) -> dict[str, Any]:
+    """Snapshots and commits of the tables."""
+    catalog, counts, twice = daemon.catalog(), [], 0
+    for topic in topics:
+        ids = [said(snapshot, "archiver.commit-id") for snapshot in catalog.load_table(f"bench.{topic}").metadata.snapshots]
+        counts.append(len(ids))
+        twice += len(ids) - len(set(ids))
+    metrics = daemon.metrics()
+    count, total_s = (metrics[series(f"archiver_commit_seconds_{one}")] for one in ("count", "sum"))
+    return {
+        "of_a_table": {"min": min(counts), "max": max(counts)},
+        "rounds": round(metrics[series("archiver_archive_rounds_total")]),
+        "twice_in_a_round": twice,
+        "count": round(count),
+        "seconds_each": round(total_s / count, 4),
+    }
+
+
+def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy) -> dict[str, Any]:
+    """The same to a bucket."""
+    data = {
+        "uri": f"s3://{server.new_bucket()}/bench",
+        "endpoint": proxy.uri,
+        "region": REGION,
+        "path_style": True,
+        "access_key_id": {"file": "key"},
+        "secret_access_key": {"file": "secret"},
+    }
+    files = {"key": ACCESS_KEY_ID.encode(), "secret": SECRET_ACCESS_KEY.encode()}
+    topics = names(sizes.request_topics)
+    with site(folder, topics, {**sizes.groups, "data": data}, files) as daemon:
+        daemon.until_tables("bench", len(topics))
+        with Sender(send_singly, daemon.deployment.config, topics, PARTITIONS) as sender:
+            proxy.taken()
+            time.sleep(sizes.request_seconds)
+            records = int(sender.end()["records"])
+        daemon.until("everything is archived", lambda: _archived(daemon, records))
+        taken = proxy.taken()
+        raw_bytes = _total(daemon, "archiver_archive_raw_bytes_total")
+        daemon.stop()
+    return {
+        "topics": len(topics),
+        "records": records,
+        "raw_bytes": raw_bytes,
+        **taken,
+        "per_gib": {one: round(taken[one] * GIB / raw_bytes) for one in (*KINDS, "requests")},
+    }
+
+
+def _archived(daemon: Site, records: int) -> bool:
+    time.sleep(1.0)
+    metrics = daemon.metrics()
+    waiting = sum(value for (name, labels), value in metrics.items() if name == "archiver_lag_records" and ("stage", "committed") in labels)
+    return waiting == 0 and _total(daemon, "archiver_archive_records_total") == records
+
+
+def _total(daemon: Site, name: str) -> int:
+    return round(sum(value for (one, _), value in daemon.metrics().items() if one == name))
+
+
+def one_topic(folder: Path, sizes: Sizes) -> dict[str, Any]:
+    """The same records in few partitions and in many."""
+    sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
+    spent: dict[int, list[tuple[float, float]]] = {FEW: [], sizes.wide: []}
+    try:
+        runs = {count: Refinement(SHAPES["nested"], sizes.records, folder / str(count), sessions, count) for count in spent}
+        for repetition in range(-1, sizes.repetitions):
+            for count, run in runs.items():
+                before, began = cpu_seconds(), time.perf_counter()
+                run.on_spark()
+                if repetition >= 0:  # the first one warms up
+                    spent[count].append((cpu_seconds() - before, time.perf_counter() - began))
+    finally:
+        sessions.close()
+    few, wide = spent.values()
+    ratios = [[one[at] / other[at] for one, other in zip(wide, few, strict=True)] for at in (0, 1)]
+    return {
+        "records": sizes.records,
+        "partitions": list(spent),
+        "repetitions": sizes.repetitions,
+        **{f"records_per_core_second_{count}": spread([sizes.records / cpu for cpu, _ in taken]) for count, taken in spent.items()},
+        "slower_by_cpu": spread(ratios[0]),
+        "slower_by_the_clock": spread(ratios[1]),
+        "archive_ms": spread([1000 * (one[0] - other[0]) / (sizes.wide - FEW) for one, other in zip(wide, few, strict=True)]),
+        "stored_bytes": {str(count): run.stored_bytes for count, run in runs.items()},
+        "wanted_ratio": WANTED_RATIO,
+        "reached": spread(ratios[1])["median"] <= WANTED_RATIO,
+    }
+
+
+def measure(sizes: Sizes, parts: Sequence[str], root: Path) -> dict[str, Any]:
+    """The result document."""
+    found: dict[str, Any] = {}
+    load = os.getloadavg()[0]
+    if "one_topic" in parts:
+        found["one_topic"] = one_topic(root / "one", sizes)
+    if "many" in parts:
+        found["many"] = many(root / "many", sizes)
+    if "requests" in parts:
+        with S3Server(root / "s3") as server, CountingProxy(server) as proxy:
+            found["requests"] = requests(root / "requests", sizes, server, proxy)
+    return {
+        "what": "many topics and partitions at a record a second each, and one topic with 2,000 partitions beside 8",
+        **found,
+        "wanted_plan_s": WANTED_PLAN_S,
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "load_before": load},
+        "versions": {
+            "python": platform.python_version(),
+            "s3proxy": PACKAGE.split(":")[2],
+            **{name: version(name) for name in ("pyarrow", "pyiceberg", "pyspark")},
+        },
+    }
+
+
+PARTS = ("one_topic", "many", "requests")
+QUICK = Sizes(
+    topics=3,
+    seconds=6.0,
+    request_topics=2,
+    request_seconds=4.0,
+    records=20_000,
+    repetitions=1,
+    wide=100,
+    groups={"archive": {"tick": "1s", "start_delay_max": "500ms", "complete_delay_max": "2s", "idle_max": "1s"}},
+)
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--topics", type=int, default=1000)
+    parser.add_argument("--request-topics", type=int, default=100)
+    parser.add_argument("--request-seconds", type=float, default=300.0)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--quick", action="store_true", help="a few of each, with short delays: does it run?")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    sizes = Sizes(options.topics, options.seconds, options.request_topics, options.request_seconds, options.records, options.repetitions)
+    with tempfile.TemporaryDirectory(prefix="bench-partitions-") as folder:
+        tell(measure(QUICK if options.quick else sizes, options.parts, Path(folder)), options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""The archiver beside what people use today: Spark Structured Streaming and the Iceberg sink for Kafka Connect.
+
+The same nested orders are produced once into a topic of a real broker. In turns each contender takes them from there into an Iceberg
+table on a SQL catalog in SQLite, with data in a local folder, in processes of its own that are new for each repetition and were warmed up
+with a smaller topic:
+
+- `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
+- `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
+- `small_triggers`: the same with 100,000 records in a batch;
+- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours.
+
+Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all its processes, the broker's
+apart, and seconds by the clock. All contenders are kept on the same cores. Then the table is read by pyiceberg and compared with the
+orders (rows, ids, sums); a wrong table ends the measurement. A ratio is that of one repetition.
+
+    python -m bench.peers [--quick] [--records 2000000] [--repetitions 5] [--contenders archiver,sink] [--output bench/results/peers.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from archiver.catalog.engines import SPARK_PACKAGES
+from bench.outcome import tell
+from bench.peers.contender import Contender, cpu_seconds
+from bench.peers.ours import Archiver
+from bench.peers.parts import PROTOBUF, SINK, SPARK_KAFKA, WORKER, fetch
+from bench.peers.sink import Sink
+from bench.peers.streaming import SmallTriggers, Streaming
+from bench.peers.upstream import PARTITIONS, decoded, facts, fill
+from bench.writer import spread
+from tests.support import kafka_server
+from tests.support.kafka_server import KafkaServer
+
+OURS, SMALL = "archiver", "small_triggers"
+CONTENDERS: dict[str, type[Contender]] = {OURS: Archiver, "streaming": Streaming, SMALL: SmallTriggers, "sink": Sink}
+WANTED = {"sink": 6.0, "streaming": 4.0}
+"""Times their records per core-second."""
+WARM, MEASURED = "warm", "orders"
+WARM_SHARE = 0.25
+FRESH_S = 10
+"""How often the tables of those change that commit by the clock."""
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds; never measured."""
+BROKER = {"group.initial.rebalance.delay.ms": 3000}
+"""Kafka's default, which tests do without: with it both tasks of the sink are in its group before it begins."""
+POLL_S = 0.5
+PATIENCE_S = 600.0
+MOST = 0.95
+"""When so much of the CPU time was spent the work is done but for the last commit."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is measured."""
+
+    contenders: list[str]
+    records: int
+    repetitions: int
+    cores: list[int]
+    """Those that contenders get."""
+    fresh_s: int
+    java_options: str = ""
+
+    @property
+    def warm_records(self) -> int:
+        """So many go first."""
+        return max(1, int(self.records * WARM_SHARE))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One contender in one repetition."""
+
+    settings: dict[str, Any]
+    cpu: dict[str, float]
+    """Seconds by what its processes are."""
+    broker_cpu_s: float
+    wall_s: float
+    behind_s: float
+    """From when most of the work was done to the last commit."""
+    commits: int
+    stored_bytes: int
+    proofs: dict[str, Any]
+
+    @property
+    def cpu_s(self) -> float:
+        """Of all of them."""
+        return sum(self.cpu.values())
+
+
+def until_there(contender: Contender, topic: str, records: int) -> list[tuple[float, float]]:
+    """Wait until the table has them; what CPU time it had spent by when."""
+    samples: list[tuple[float, float]] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while contender.tables.rows(topic) < records:
+        contender.check()
+        assert time.monotonic() < deadline, f"{contender.tables.rows(topic)} of {records} rows\n{contender.log()}"
+        samples.append((time.perf_counter(), sum(contender.cpu_seconds().values())))
+        time.sleep(POLL_S)
+    return samples
+
+
+def run_once(kind: type[Contender], broker: KafkaServer, folder: Path, setup: Setup, wanted: pa.Table) -> Run:
+    """One contender, from its start to its end; raises if its table is not what it should be."""
+    records = setup.records
+    with kind(broker.brokers, folder, len(setup.cores), setup.fresh_s, setup.java_options) as contender:
+        contender.prepare((WARM, MEASURED))
+        contender.begin(WARM)
+        until_there(contender, WARM, setup.warm_records)
+        contender.rest()
+        time.sleep(1.0)  # what it still had to write down
+        cpu, broker_cpu, began = contender.cpu_seconds(), sum(cpu_seconds(broker.pid).values()), time.perf_counter()
+        contender.begin(MEASURED)
+        samples = until_there(contender, MEASURED, records)
+        ended, then, broker_then = time.perf_counter(), contender.cpu_seconds(), sum(cpu_seconds(broker.pid).values())
+        spent = {part: seconds - cpu.get(part, 0.0) for part, seconds in then.items()}
+        contender.rest()
+        check(kind.__name__, contender, wanted)
+        most = sum(cpu.values()) + MOST * sum(spent.values())
+        return Run(
+            dict(contender.settings()),
+            spent,
+            broker_then - broker_cpu,
+            ended - began,
+            ended - next((at for at, seconds in samples if seconds >= most), ended),
+            len(contender.tables.commits(MEASURED)),
+            contender.tables.stored_bytes(MEASURED),
+            dict(contender.proofs(MEASURED)),
+        )
+
+
+def check(name: str, contender: Contender, wanted: pa.Table) -> None:
+    """Raises unless the table has the orders, each once."""
+    due, found = facts(wanted, contender.unit_us), facts(contender.read(MEASURED), contender.unit_us)
+    wrong = {what: (found[what], due[what]) for what in due if found[what] != due[what]}
+    assert not wrong, f"the table of {name} is wrong (found, due): {wrong}"
+
+
+def measure(setup: Setup, folder: Path) -> dict[str, Any]:
+    """The result document."""
+    fetch()
+    wanted = decoded(setup.records)
+    runs: dict[str, list[Run]] = {name: [] for name in setup.contenders}
+    load = os.getloadavg()
+    everywhere = os.sched_getaffinity(0)
+    with KafkaServer(folder / "kafka", BROKER) as broker:
+        value_bytes = fill(broker.brokers, MEASURED, setup.records)
+        fill(broker.brokers, WARM, setup.warm_records)
+        os.sched_setaffinity(0, setup.cores)  # what is started from here on stays there
+        try:
+            for repetition in range(setup.repetitions):
+                at = repetition % len(setup.contenders)
+                for name in setup.contenders[at:] + setup.contenders[:at]:
+                    own = folder / f"{name}-{repetition}"
+                    run = run_once(CONTENDERS[name], broker, own, setup, wanted)
+                    runs[name].append(run)
+                    shutil.rmtree(own)
+                    said = f"{setup.records / run.cpu_s:,.0f} records per core-second, {run.wall_s:.1f} s"
+                    print(f"{repetition + 1} {name}: {said}, {run.cpu}", file=sys.stderr, flush=True)
+        finally:
+            os.sched_setaffinity(0, everywhere)
+    return outcome(setup, runs, value_bytes, facts(wanted), load)
+
+
+def outcome(
+    setup: Setup, runs: dict[str, list[Run]], value_bytes: int, wanted: dict[str, Any], load: tuple[float, float, float]
+) -> dict[str, Any]:
+    """What the runs of each contender, in their order, say."""
+    ratios = {
+        name: spread([theirs.cpu_s / ours.cpu_s for theirs, ours in zip(found, runs[OURS], strict=True)])
+        for name, found in runs.items()
+        if name != OURS and OURS in runs
+    }
+    return {
+        "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a contender, warm",
+        "records": setup.records,
+        "bytes_per_value": round(value_bytes / setup.records, 1),
+        "partitions": PARTITIONS,
+        "warm_up_records": setup.warm_records,
+        "repetitions": setup.repetitions,
+        "contenders": {name: _contender(setup.records, found) for name, found in runs.items()},
+        "archiver_by_peer": ratios,
+        "wanted_at_least": WANTED,
+        "reached": {name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios},
+        "verified_in_every_run": wanted,
+        "load_average_before": load,
+        "machine": {"cores": os.cpu_count(), "cores_used": len(setup.cores), "system": f"{platform.system()} {platform.machine()}"},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark", "pyiceberg", "confluent-kafka")},
+            "packages": [*SINK, *WORKER, PROTOBUF, *SPARK_KAFKA, SPARK_PACKAGES[0], kafka_server.PACKAGES[0]],
+        },
+    }
+
+
+def _contender(records: int, found: list[Run]) -> dict[str, Any]:
+    parts = sorted({part for run in found for part in run.cpu})
+    return {
+        "settings": found[-1].settings,
+        "records_per_core_second": spread([records / run.cpu_s for run in found]),
+        "records_per_second": spread([records / run.wall_s for run in found]),
+        "cpu_s": {part: spread([run.cpu.get(part, 0.0) for run in found]) for part in parts},
+        "broker_cpu_s": spread([run.broker_cpu_s for run in found]),
+        "wall_s": spread([run.wall_s for run in found]),
+        "last_commit_after_most_of_the_work_s": spread([run.behind_s for run in found]),
+        "commits": [run.commits for run in found],
+        "stored_bytes": [run.stored_bytes for run in found],
+        "proofs": found[-1].proofs,
+    }
+
+
+def main() -> None:
+    """Measure, print and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=2_000_000)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    parser.add_argument("--cores", type=int, default=2, help="how many the contenders get")
+    parser.add_argument("--quick", action="store_true", help="few records, once, without small triggers: does it run?")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[: options.cores]
+    names = options.contenders.split(",")
+    if options.quick and SMALL in names:
+        names.remove(SMALL)  # Spark once more
+    setup = Setup(names, options.records, options.repetitions, cores, FRESH_S)
+    if options.quick:
+        setup = Setup(names, 4_000, 1, cores, 1, QUICK_START)
+    folder = Path(tempfile.mkdtemp(prefix="bench-peers-"))
+    try:
+        document = measure(setup, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    tell(document, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""The archiver: a daemon with a Kafka source for each topic, so that one can warm it up.
+
+What is measured begins when the second source gets to its cluster: until then nobody listens where it looks for a broker. Brokers tell
+their own address, so only the first questions go through that door.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from bench import orders
+from bench.peers.contender import Contender
+from bench.peers.tables import NAMESPACE
+from bench.peers.upstream import COLUMNS
+from tests.support.deployment import ROOT
+from tests.support.local_server import free_port
+
+_TOLD = ("value.__raw__", "value.__err__", "kafka.partition", "kafka.offset")
+
+
+def _triggers(fresh_s: int) -> dict[str, str]:
+    """As fresh as the sink is asked to be; what is idle for half that time is not waited for."""
+    return {
+        "start_delay_max": f"{fresh_s * 100}ms",
+        "idle_max": f"{fresh_s * 500}ms",
+        "complete_delay_max": f"{fresh_s}s",
+        "tick": f"{fresh_s}s",
+    }
+
+
+class Door:
+    """A port of loopback at which nobody listens until it is opened; then it leads to `target`."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = (host, int(port))
+        self.port = free_port()
+        self._server: socket.socket | None = None
+
+    def open(self) -> None:
+        """From now on connections are passed on."""
+        self._server = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
+
+    def close(self) -> None:
+        """No more new ones; those there are end with their clients."""
+        if self._server is not None:
+            self._server.shutdown(socket.SHUT_RDWR)
+            self._server.close()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = server.accept()
+            except OSError:
+                return
+            behind = socket.create_connection(self._target)
+            for a, b in ((client, behind), (behind, client)):
+                threading.Thread(target=_copy, args=(a, b), daemon=True).start()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        source.close()
+        target.close()
+
+
+class Archiver(Contender):
+    """`archiver serve`, with what it does by default but for freshness."""
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"archive": _triggers(self.fresh_s), "spark": {"master": f"local[{self.cores}]"}}
+
+    def prepare(self, topics: Sequence[str]) -> None:
+        configuration = self.configure(topics)
+        environ = {"ARCHIVER_CONFIG": str(configuration), "PYTHONPATH": str(ROOT)}
+        self._start([sys.executable, "-m", "archiver", "serve"], environ)
+
+    def configure(self, topics: Sequence[str]) -> Path:
+        """Write the configuration; its file."""
+        (self.folder / "order.binpb").write_bytes(orders.descriptor_set())
+        self._doors = {topic: Door(self.brokers) for topic in topics}
+        sources = [{"kafka": self._source(topic, f"127.0.0.1:{door.port}")} for topic, door in self._doors.items()]
+        document = {
+            "cluster": "bench",
+            "data": {"uri": "data"},
+            "metadata": {"sqlite": {"path": "metadata.db"}},
+            "catalogs": [{"name": "local", "type": "sql", "uri": f"sqlite:///{self.tables.database}?timeout=60"}],
+            "spark": {"master": f"local[{self.cores}]"},
+            "http": {"listen": "127.0.0.1:0"},
+            "archive": _triggers(self.fresh_s),
+            "sources": sources,
+            "topics": [self._topic(topic) for topic in topics],
+        }
+        path = self.folder / "archiver.yaml"
+        path.write_text(yaml.safe_dump(document), encoding="utf-8")
+        return path
+
+    def begin(self, topic: str) -> None:
+        self._doors[topic].open()
+
+    def rest(self) -> None:
+        """A daemon always has its table watched; nothing of the topic is left."""
+
+    def read(self, topic: str) -> pa.Table:
+        values: Any = self.tables.read(topic, tuple(f"value.{name}" for name in COLUMNS))["value"]
+        return pa.table({name: pc.struct_field(values, name) for name in COLUMNS})
+
+    def proofs(self, topic: str) -> Mapping[str, Any]:
+        """Every message's bytes follow from its columns, and each place in the topic is there once."""
+        found = self.tables.read(topic, _TOLD)
+        values, kafka = found["value"], found["kafka"]
+        places = pa.table({name: pc.struct_field(kafka, name) for name in ("partition", "offset")})
+        return {
+            **super().proofs(topic),
+            "rows_with_bytes_beside_the_columns": _not_null(values, "__raw__"),
+            "rows_that_did_not_decode": _not_null(values, "__err__"),
+            "distinct_places": places.group_by(["partition", "offset"]).aggregate([]).num_rows,
+        }
+
+    def __exit__(self, *exception: object) -> None:
+        for door in getattr(self, "_doors", {}).values():
+            door.close()
+        super().__exit__(*exception)
+
+    def _source(self, topic: str, brokers: str) -> dict[str, Any]:
+        return {
+            "name": topic,
+            "brokers": brokers,
+            "topics": topic,
+            "discover_interval": "500ms",
+            "request_timeout": "5s",
+            "properties": {"reconnect.backoff.max.ms": "200"},
+        }
+
+    def _topic(self, topic: str) -> dict[str, Any]:
+        return {
+            "name": topic,
+            "partitions": 0,
+            "value": {"descriptor_set": "order.binpb", "message": "bench.Order"},
+            "archive": {"kind": "iceberg", "catalog": "local", "table": f"{NAMESPACE}.{topic}"},
+        }
+
+
+def _not_null(values: Any, name: str) -> int:
+    column: Any = pc.struct_field(values, name)
+    return len(column) - int(column.null_count)

@@ -1,0 +1,77 @@
+"""What the peers are made of: their packages, fetched as those of the tests are, and the one Java class of ours, compiled."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from archiver.catalog.engines import SPARK_PACKAGES, SQLITE_PACKAGE
+from archiver.java import require_java
+from tests.support import kafka_server
+from tests.support.event_judge import COMPILER
+from tests.support.maven import CACHE, jars, spark_jars
+
+SPARK_KAFKA = (
+    *(f"org.apache.spark:spark-{name}-kafka-0-10_2.13:4.1.1" for name in ("sql", "token-provider")),
+    "org.apache.kafka:kafka-clients:3.9.1",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+"""The newest of Spark 4.1 of which both halves can be had; the others are what it was built with."""
+SINK = tuple(f"org.apache.iceberg:iceberg-{name}:1.12.0" for name in ("kafka-connect", "parquet"))
+"""Parquet is in its distribution, and not among what its package says that it needs."""
+WORKER = ("org.apache.kafka:connect-runtime:4.3.1", kafka_server.PACKAGES[1])
+"""Of the broker's release."""
+PROTOBUF = "com.google.protobuf:protobuf-java:4.33.0"
+CONVERTER = "benchpeers.OrderConverter"
+SOURCES = Path(__file__).with_name("java")
+COMPILE_TIMEOUT_S = 100
+
+
+def spark_classpath() -> list[Path]:
+    """What Spark needs besides pyspark: Iceberg's runtime, the driver of its catalog, and its Kafka source."""
+    return jars(*SPARK_PACKAGES, *SPARK_KAFKA)
+
+
+def worker_classpath() -> list[Path]:
+    """A worker of Kafka Connect, and the converter of orders."""
+    return [converter(), *jars(*WORKER, transitive=True), *jars(PROTOBUF)]
+
+
+def sink_classpath() -> list[Path]:
+    """Iceberg's sink, a plugin of the worker with class loader of its own; its files lie in a folder, which needs Hadoop's client."""
+    return [*jars(*SINK, transitive=True), *jars(SQLITE_PACKAGE), *spark_jars("hadoop-client-api", "hadoop-client-runtime")]
+
+
+def fetch() -> None:
+    """Everything, unless it is there."""
+    spark_classpath()
+    worker_classpath()
+    sink_classpath()
+
+
+def converter() -> Path:
+    """The folder with the compiled classes."""
+    needed = [*jars(PROTOBUF), *jars(*WORKER, transitive=True)]
+    sources = sorted(SOURCES.rglob("*.java"))
+    digest = hashlib.sha256(repr(needed).encode() + b"".join(path.read_bytes() for path in sources))
+    classes = CACHE.parent / "bench-peers" / digest.hexdigest()[:16]
+    if not classes.exists():
+        folder = classes.with_name(f"{classes.name}.{os.getpid()}")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        compiler = [str(require_java(os.environ).executable), "-cp", str(jars(COMPILER)[0]), "org.eclipse.jdt.internal.compiler.batch.Main"]
+        asked = ["-17", "-nowarn", "-cp", os.pathsep.join(map(str, needed)), "-d", str(folder), *map(str, sources)]
+        done = subprocess.run([*compiler, *asked], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        services = folder / "META-INF" / "services"
+        services.mkdir(parents=True)
+        (services / "org.apache.kafka.connect.storage.Converter").write_text(f"{CONVERTER}\n")
+        try:
+            folder.rename(classes)
+        except OSError:
+            assert classes.exists()  # somebody else was quicker
+            shutil.rmtree(folder)
+    return classes

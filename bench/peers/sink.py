@@ -1,0 +1,129 @@
+"""The Iceberg sink for Kafka Connect, in a standalone worker."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from archiver.java import require_java
+from bench.peers.contender import Contender
+from bench.peers.parts import CONVERTER, sink_classpath, worker_classpath
+from bench.peers.tables import NAMESPACE
+from tests.support.local_server import free_port
+from tests.support.mirroring import Cluster
+
+START_S = 300.0
+"""On a machine that does other things too."""
+POLL_S = 0.2
+POLL_RECORDS = 5_000
+"""Ten times Kafka's default: fewer, larger puts."""
+_LOGGING = """<Configuration status="WARN">
+<Appenders><Console name="out" target="SYSTEM_ERR"><PatternLayout pattern="%d %p %m (%c)%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+
+class Sink(Contender):
+    """A task for each core."""
+
+    unit_us = 1000
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "tasks.max": self.cores,
+            "iceberg.control.commit.interval-ms": 1000 * self.fresh_s,
+            "iceberg.control.commit.timeout-ms": 3000 * self.fresh_s,
+            "offset.flush.interval.ms": 1000 * self.fresh_s,
+            "consumer.max.poll.records": POLL_RECORDS,
+            "converter": "a Java class of ours for this one message",
+        }
+
+    def prepare(self, topics: Sequence[str]) -> None:
+        plugin = self.folder / "plugins" / "iceberg"
+        plugin.mkdir(parents=True)
+        for jar in sink_classpath():
+            (plugin / jar.name).symlink_to(jar)
+        self._port = free_port()
+        bytes_converter = "org.apache.kafka.connect.converters.ByteArrayConverter"
+        properties = {
+            "bootstrap.servers": self.brokers,
+            "key.converter": bytes_converter,
+            "value.converter": CONVERTER,
+            "header.converter": bytes_converter,
+            "offset.storage.file.filename": str(self.folder / "offsets"),
+            "listeners": f"http://127.0.0.1:{self._port}",
+            "plugin.path": str(plugin.parent),
+            "plugin.discovery": "service_load",
+            "consumer.max.poll.records": POLL_RECORDS,
+            "consumer.auto.offset.reset": "earliest",
+            # Without new records the sink is asked so often whether it has something to say. 10 s in the file that comes with Kafka.
+            "offset.flush.interval.ms": 1000 * self.fresh_s,
+        }
+        (self.folder / "worker.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        (self.folder / "log4j2.xml").write_text(_LOGGING)
+        for topic in topics:
+            self.tables.create(topic)
+            Cluster(self.brokers).create(self._control(topic))
+        java = [str(require_java(os.environ).executable), "-Xmx2g", f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"]
+        path = os.pathsep.join(map(str, worker_classpath()))
+        self._start([*java, "-cp", path, "org.apache.kafka.connect.cli.ConnectStandalone", str(self.folder / "worker.properties")], {})
+        deadline = time.monotonic() + START_S
+        while not self._serves():
+            self.check()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(POLL_S)
+
+    def begin(self, topic: str) -> None:
+        self._connector = self._control(topic)
+        catalog = {f"iceberg.catalog.{name}": value for name, value in self.tables.java().items() if name != "type"}
+        config = {
+            "connector.class": "org.apache.iceberg.connect.IcebergSinkConnector",
+            "tasks.max": str(self.cores),
+            "topics": topic,
+            "iceberg.tables": f"{NAMESPACE}.{topic}",
+            "iceberg.catalog": "local",
+            "iceberg.catalog.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+            **catalog,
+            "iceberg.control.topic": self._control(topic),
+            "iceberg.control.commit.interval-ms": str(1000 * self.fresh_s),
+            "iceberg.control.commit.timeout-ms": str(3000 * self.fresh_s),
+            "iceberg.kafka.bootstrap.servers": self.brokers,
+        }
+        status, said = self._ask("POST", "/connectors", {"name": self._connector, "config": config})
+        assert status == 201, said
+
+    def check(self) -> None:
+        super().check()
+        if hasattr(self, "_connector"):
+            status, said = self._ask("GET", f"/connectors/{self._connector}/status")
+            assert status != 200 or "FAILED" not in said, f"{said}\n{self.log()}"
+
+    def rest(self) -> None:
+        status, said = self._ask("DELETE", f"/connectors/{self._connector}")
+        assert status == 204, said
+        del self._connector
+
+    def _control(self, topic: str) -> str:
+        """The name of the connector and of its control topic: nobody else's."""
+        return f"{self.folder.name}-{topic}"
+
+    def _serves(self) -> bool:
+        try:
+            return self._ask("GET", "/connectors")[0] == 200
+        except OSError:
+            return False
+
+    def _ask(self, method: str, path: str, document: Any = None) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=START_S)
+        try:
+            body = None if document is None else json.dumps(document)
+            connection.request(method, path, body, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()

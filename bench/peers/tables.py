@@ -1,0 +1,109 @@
+"""The tables of one contender: a SQL catalog in its folder, which pyiceberg and Java both know by the name `local`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+
+CATALOG = "local"
+NAMESPACE = "bench"
+_LINE = StructType(
+    NestedField(9, "sku", StringType(), required=False),
+    NestedField(10, "quantity", IntegerType(), required=False),
+    NestedField(11, "price_cents", LongType(), required=False),
+)
+ORDER = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "customer", StringType(), required=False),
+    NestedField(3, "state", StringType(), required=False),
+    NestedField(4, "created", TimestamptzType(), required=False),
+    NestedField(5, "lines", ListType(12, _LINE, element_required=False), required=False),
+    NestedField(6, "tags", MapType(13, StringType(), 14, StringType(), value_required=False), required=False),
+    NestedField(7, "total", DoubleType(), required=False),
+    NestedField(8, "gift", BooleanType(), required=False),
+)
+PROPERTIES = {"write.parquet.compression-codec": "zstd", "write.parquet.compression-level": "1"}
+"""Of the peers' tables: the level of archives, which is quicker than their default of 3."""
+
+
+class Tables:
+    """What is in the catalog of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.database = folder / "catalog.db"
+        self.warehouse = folder / "data"
+        self._catalog = SqlCatalog(CATALOG, uri=f"sqlite:///{self.database}?timeout=60", warehouse=f"file://{self.warehouse}")
+
+    def create(self, name: str) -> str:
+        """An empty table of orders, without partitions; its full name."""
+        self._catalog.create_namespace_if_not_exists(NAMESPACE)
+        self._catalog.create_table(f"{NAMESPACE}.{name}", ORDER, properties=PROPERTIES)
+        return f"{NAMESPACE}.{name}"
+
+    def rows(self, name: str) -> int:
+        """As the newest snapshot says; 0 while there is no table."""
+        table = self._table(name)
+        snapshot = table.current_snapshot() if table is not None else None
+        return 0 if snapshot is None else int(_summary(snapshot)["total-records"])
+
+    def commits(self, name: str) -> list[int]:
+        """When each snapshot with new rows was made, in milliseconds since 1970."""
+        table = self._table(name)
+        assert table is not None
+        return [one.timestamp_ms for one in table.snapshots() if int(_summary(one).get("added-records", "0")) > 0]
+
+    def stored_bytes(self, name: str) -> int:
+        """Of its data files."""
+        table = self._table(name)
+        assert table is not None
+        return sum(task.file.file_size_in_bytes for task in table.scan().plan_files())
+
+    def read(self, name: str, fields: tuple[str, ...]) -> pa.Table:
+        """All rows of these columns."""
+        table = self._table(name)
+        assert table is not None
+        return table.scan(selected_fields=fields).to_arrow()
+
+    def java(self) -> Mapping[str, str]:
+        """What a catalog of Iceberg's Java wants to know."""
+        return {
+            "type": "jdbc",
+            "uri": f"jdbc:sqlite:{self.database}",
+            "jdbc.schema-version": "V1",
+            "warehouse": str(self.warehouse),
+            "cache-enabled": "false",
+        }
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._catalog.close()
+
+    def _table(self, name: str) -> Table | None:
+        try:
+            return self._catalog.load_table(f"{NAMESPACE}.{name}")
+        except NoSuchTableError:
+            return None
+
+
+def _summary(snapshot: Any) -> Mapping[str, str]:
+    return dict(snapshot.summary.additional_properties)

@@ -1,0 +1,125 @@
+"""Senders in processes of their own, at a steady rate: what they send does not wait for whoever measures, and costs the daemon no CPU.
+
+Owns the pace. Records are handed over when their time has come, whatever became of those before. Times are of the clock that all processes
+of the machine share.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from archiver import Writer
+from bench.orders import make_values
+from intake.acknowledgements import BatchAcknowledgement, PendingBatch
+
+ACKNOWLEDGED_S = 60.0
+MADE = 100_000
+"""Orders that are made before the first is sent; they are sent again and again."""
+SLOTS_PER_S = 50
+"""Of single records."""
+Stop = Any
+"""An event of `multiprocessing`."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One that was acknowledged."""
+
+    due_s: float
+    """When it was to be handed over."""
+    acknowledged_s: float
+    ends: dict[int, int]
+    """By partition, one past the last offset of its records."""
+
+
+class Sender:
+    """A process that sends until it is told to stop. Use it as a context manager."""
+
+    def __init__(self, work: Callable[..., Any], *arguments: Any) -> None:
+        """`work` is `send_batches` or `send_singly`, with `arguments`."""
+        context = multiprocessing.get_context("spawn")
+        self._stop = context.Event()
+        self._told, tell = context.Pipe(duplex=False)
+        self._process = context.Process(target=_tell, args=(work, arguments, self._stop, tell))
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        assert self._take() == "ready"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._process.join(ACKNOWLEDGED_S)
+        self._process.kill()
+
+    def end(self) -> Any:
+        """Stop; what the work returned."""
+        self._stop.set()
+        return self._take()
+
+    def _take(self) -> Any:
+        assert self._told.poll(2 * ACKNOWLEDGED_S), "the sender says nothing"
+        return self._told.recv()
+
+
+def _tell(work: Callable[..., Any], arguments: tuple[Any, ...], stop: Stop, tell: Any) -> None:
+    tell.send(work(*arguments, stop, lambda: tell.send("ready")))
+
+
+def send_batches(config: Path, topic: str, rate: int, batches_per_s: int, stop: Stop, ready: Callable[[], None]) -> list[Batch]:
+    """Orders with keys, so many records a second in so many batches, through `Writer.send_batch`; all batches in order."""
+    records = rate // batches_per_s
+    keys = pa.array([b"customer-%06d" % (n * 7919 % MADE) for n in range(MADE)], pa.binary())
+    made = pa.table({"key": keys, "value": make_values(MADE, 7)})
+    pieces = [made.slice(at, records) for at in range(0, MADE - records + 1, records)]
+    with Writer(config) as writer, ThreadPoolExecutor(1) as waiter:
+
+        def acknowledged(pending: PendingBatch, due_s: float) -> Batch:
+            found = pending.result(ACKNOWLEDGED_S)
+            return Batch(due_s, time.monotonic(), _ends(found))
+
+        ready()
+        answers: list[Future[Batch]] = []
+        began_s = time.monotonic()
+        while not stop.is_set():
+            due_s = began_s + len(answers) / batches_per_s
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            pending = writer.send_batch(topic, pieces[len(answers) % len(pieces)])
+            answers.append(waiter.submit(acknowledged, pending, due_s))
+        return [answer.result() for answer in answers]
+
+
+def _ends(found: BatchAcknowledgement) -> dict[int, int]:
+    """By partition, one past the last offset; every record must be stored."""
+    assert found.outcome == "ok", found.verdicts
+    partitions = np.asarray(found.partitions)
+    return {int(one): int(found.offsets[partitions == one].max()) + 1 for one in np.unique(partitions)}
+
+
+def send_singly(config: Path, topics: list[str], partitions: int, stop: Stop, ready: Callable[[], None]) -> dict[str, float]:
+    """A record to each partition of each topic once a second, evenly over it, through `Writer.send`; how many, and the seconds it took."""
+    values = make_values(1000, 7).to_pylist()
+    places = [(topic, partition) for partition in range(partitions) for topic in topics]
+    with Writer(config) as writer:
+        ready()
+        sent, late_s, began_s = 0, 0.0, time.monotonic()
+        while not stop.is_set():
+            due = int((time.monotonic() - began_s) * SLOTS_PER_S + 1) * len(places) // SLOTS_PER_S
+            for number in range(sent, due):
+                topic, partition = places[number % len(places)]
+                writer.send(topic, values[number % len(values)], partition=partition)
+            sent = max(sent, due)
+            late_s = max(late_s, time.monotonic() - began_s - sent / len(places))
+            time.sleep(1 / SLOTS_PER_S)
+        writer.flush()
+        assert writer.metrics()["archiver_intake_records_ok_total"] == sent, "a record was not stored"
+        return {"records": sent, "seconds": time.monotonic() - began_s, "late_s_max": late_s}

@@ -1,0 +1,78 @@
+"""Sums of a backlog that are remembered from look to look are those that a view without a memory makes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archiver.ids import TopicPartition
+from intake.backlog import Backlog, Counted
+from intake.fold import IntakeFold
+from tests.support.intake_entries import Run, declared, named, topic_id_of
+from tests.support.segments import segment
+from tests.support.unread_shelves import UnreadShelves
+
+ONE = topic_id_of(1)
+TP: TopicPartition = (ONE, 0)
+
+
+def fold_of(*runs: Run) -> IntakeFold:
+    fold = IntakeFold()
+    fold.apply(0, declared(1, "one", 1))
+    for run in runs:
+        fold.apply(fold.next_index, named(f"intake/{fold.next_index}", [run]))
+    return fold
+
+
+steps = st.lists(st.tuples(st.sampled_from(["more", "look", "archive", "shelve", "replace"]), st.integers(1, 9)), max_size=30)
+
+
+@settings(max_examples=300)
+@given(steps)
+def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
+    fold, counted, start = fold_of(), dict[TopicPartition, Counted](), 0
+    shelves = UnreadShelves()
+    shelves.kept[TP] = []
+    for number, (step, amount) in enumerate(steps):
+        state = fold.partition(TP)
+        if step == "more":
+            run = Run(ONE, 0, rows=amount, raw_bytes=amount * 10 + number, accept_max_us=1000 * ((number * 7) % 11))
+            fold.apply(fold.next_index, named(f"intake/{fold.next_index}", [run]))
+        elif step == "archive":
+            start = min(start + amount, state.next_offset)
+        elif step == "shelve" and state.segments:
+            upto = state.segments[min(amount, len(state.segments)) - 1]
+            shelves.kept[TP] += [one for one in state.segments if one.end <= upto.end]
+            fold.shelve({TP: upto.end})
+        elif step == "replace":
+            state.segments = list(state.segments)  # as an abort leaves them: another list
+        stable = state.next_offset - (amount if step == "look" else 0)
+        asked = None if stable < start else stable
+        remembering, plain = Backlog(fold, shelves, counted), Backlog(fold, shelves)
+        assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked)
+        assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked), "and once more, from memory alone"
+
+
+def test_only_what_came_since_is_looked_at() -> None:
+    fold, counted = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted]()
+    assert Backlog(fold, None, counted).summary(TP, 0).rows == 5
+    held = fold.partition(TP).segments
+    held[0] = segment(0, 1, raw_bytes=1_000_000)  # never happens; a sum that begins anew would see it
+    fold.apply(fold.next_index, named("intake/more", [Run(ONE, 0, rows=2, raw_bytes=7)]))
+    assert (Backlog(fold, None, counted).summary(TP, 0).rows, Backlog(fold, None, counted).summary(TP, 0).bytes) == (7, 57)
+    assert Backlog(fold, None, counted).summary(TP, 1).bytes == 47, "another start is another sum"
+
+
+def test_what_is_aborted_is_counted_no_more() -> None:
+    fold, counted = fold_of(Run(ONE, 0, rows=3, raw_bytes=30)), dict[TopicPartition, Counted]()
+    assert Backlog(fold, None, counted).summary(TP, 0).rows == 3
+    fold.partition(TP).abort([(0, 3)])
+    assert Backlog(fold, None, counted).summary(TP, 0).rows == 0
+
+
+def test_what_is_being_shelved_is_counted_once() -> None:
+    fold, counted, shelves = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted](), UnreadShelves()
+    shelves.kept[TP] = fold.partition(TP).segments[:2]
+    assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5
+    fold.partition(TP).shelved_to = 2  # the first of two steps: the list goes after it
+    assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5

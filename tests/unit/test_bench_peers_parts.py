@@ -1,0 +1,76 @@
+"""Does bench/peers count what contenders spend, let nobody begin early, configure the archiver, and compare runs of one repetition?"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from archiver.settings import load_settings
+from bench.peers.__main__ import Run, Setup, outcome
+from bench.peers.contender import cpu_seconds
+from bench.peers.ours import Archiver, Door
+
+BURNT_S = 0.3
+
+
+def test_nobody_gets_through_a_door_before_it_is_opened() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as behind:
+        door = Door(f"127.0.0.1:{behind.getsockname()[1]}")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", door.port))
+        door.open()
+
+        def answer() -> None:
+            connection, _ = behind.accept()
+            with connection:
+                connection.sendall(connection.recv(100)[::-1])
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with socket.create_connection(("127.0.0.1", door.port)) as client:
+            client.sendall(b"abc")
+            assert client.recv(100) == b"cba"
+        answering.join()
+        door.close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", door.port))
+
+
+def test_cpu_time_of_what_has_ended_is_counted(tmp_path: Path) -> None:
+    burn = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint('done', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"done\n"
+        found = cpu_seconds(process.pid)
+        process.stdin.close()
+    assert found["program"] >= BURNT_S
+    assert set(found) == {"program"}
+
+
+def test_the_archiver_mirrors_both_topics_into_tables_as_fresh_as_it_is_asked_to(tmp_path: Path) -> None:
+    settings = load_settings(Archiver("127.0.0.1:9", tmp_path / "ours", 2, 10).configure(["warm", "orders"]), os.environ)
+    assert [topic.archive.table for topic in settings.topics] == ["bench.warm", "bench.orders"]
+    assert settings.archive.complete_delay_max == 10
+    sources = [source.kafka for source in settings.sources]
+    assert [(source.name, source.topics) for source in sources if source is not None] == [("warm", "warm"), ("orders", "orders")]
+
+
+def test_a_ratio_is_of_one_repetition() -> None:
+    def run(cpu_s: float) -> Run:
+        return Run({}, {"jvm": cpu_s / 2, "workers": cpu_s / 2}, 1.0, cpu_s, 0.5, 1, 100, {})
+
+    setup = Setup(["archiver", "sink"], 1000, 3, [0, 1], 10)
+    runs = {"archiver": [run(1.0), run(2.0), run(4.0)], "sink": [run(5.0), run(14.0), run(24.0)]}
+    document = outcome(setup, runs, 139_000, {"rows": 1000}, (0.0, 0.0, 0.0))
+    assert document["archiver_by_peer"] == {"sink": {"min": 5.0, "median": 6.0, "max": 7.0}}
+    assert document["reached"] == {"sink": True}
+    assert document["contenders"]["archiver"]["records_per_core_second"] == {"min": 250.0, "median": 500.0, "max": 1000.0}
+    assert document["contenders"]["sink"]["cpu_s"]["jvm"]["max"] == 12.0
