@@ -62,7 +62,8 @@ class Swept:
         return [
             key
             for key in self.again
-            if condemned[key].time_us <= limit_us
+            if key in condemned  # not what another leader deleted since this look
+            and condemned[key].time_us <= limit_us
             and (not self.has_table or key.startswith(data) or condemned[key].sequence_number < self.sequence_number)
         ]
 

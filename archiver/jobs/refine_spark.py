@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as sql
 
 from archiver.errors import Halt, RetryLater
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.jobs.worker import refine_batches
+from archiver.spark_tasks import handed_out
 from archiver.spark_watch import JobWatch, Pulse
 from archiver.spark_worker import same_version, shortage, unfit
 from archiver.wording import first_line
@@ -72,10 +72,9 @@ class SparkRefiner:
     def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: Pulse, watch: JobWatch) -> list[bytes]:
         try:
             with pulse, watch:
-                # One row per bundle. Only descriptors are distributed by this; a bundle's number is its Spark partition.
-                rows = [(number, bytearray(pack(task))) for number, task in enumerate(tasks)]
-                frame = session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number"))
-                answers = frame.select("task").mapInArrow(same_version(refine_batches), "result binary").collect()
+                # One task per bundle. Only descriptors are distributed by this.
+                frame = handed_out(session, [pack(task) for task in tasks])
+                answers = frame.mapInArrow(same_version(refine_batches), "result binary").collect()
         except PythonException as error:
             if short_of := shortage(error):
                 raise RetryLater(f"a worker ran short of something, the next run repeats the job: {short_of}") from error

@@ -25,6 +25,7 @@ from archiver.errors import Halt, RetryLater
 from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema, arrow_schema
 from archiver.spark_session import parallelism
+from archiver.spark_tasks import handed_out
 from archiver.spark_watch import JobWatch, Pulse
 from archiver.spark_worker import same_version, shortage, unfit
 from reconcile.coverage import Range
@@ -37,7 +38,7 @@ from reconcile.spark.summary import (
     archive_summary,
     by_spelling,
     merged_foreign,
-    packed,
+    pack,
     positions_summary,
     sorted_summary,
     spelled,
@@ -175,7 +176,9 @@ class SparkRows:
         for tasks in _rounds(ordered, _TASKS_PER_JOB):
 
             def ask(session: SparkSession, tasks: Sequence[Sequence[IntakeRange]] = tasks) -> list[Any]:
-                return _results(_handed_out(session, tasks).mapInArrow(same_version(digest_batches(*self._intake)), RESULT))
+                return _results(
+                    handed_out(session, [pack(task) for task in tasks]).mapInArrow(same_version(digest_batches(*self._intake)), RESULT)
+                )
 
             for part in self._job(ask):
                 found.update(part)
@@ -238,16 +241,11 @@ def _parquet(session: SparkSession, files: Sequence[RowFile], columns: StructTyp
     return session.read.schema(columns).options(**options).parquet(*(_unglobbed(file.uri) for file in files))
 
 
-def _handed_out(session: SparkSession, tasks: Sequence[object]) -> DataFrame:
-    """A column `task`, each task in a partition of its own."""
-    rows = [(number, bytearray(packed(task).column(0)[0].as_py())) for number, task in enumerate(tasks)]
-    return session.createDataFrame(rows, "number int, task binary").repartitionById(len(rows), sql.col("number")).select("task")
-
-
 def _tasks(session: SparkSession, files: Sequence[RowFile]) -> DataFrame:
     """Files to be read through the store, a few tasks per core."""
     total = sum(file.size for file in files)
-    return _handed_out(session, list(_chunks(files, max(1, min(_TASK_BYTES, total // (_TASKS_PER_CORE * parallelism(session)))))))
+    chunks = _chunks(files, max(1, min(_TASK_BYTES, total // (_TASKS_PER_CORE * parallelism(session)))))
+    return handed_out(session, [pack(chunk) for chunk in chunks])
 
 
 def _place() -> list[Column]:

@@ -36,14 +36,18 @@ _RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
 _RAW = pa.field("__raw__", pa.binary())
 
 
+def pack(value: object) -> bytes:
+    """The bytes that travel through Spark; both ends run the same version of this package and trust each other."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
 def packed(value: object) -> pa.RecordBatch:
-    """One result as a row of `RESULT`; both ends run the same version of this package and trust each other."""
-    data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    return pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], schema=_RESULT_SCHEMA)
+    """One result as a row of `RESULT`."""
+    return pa.RecordBatch.from_arrays([pa.array([pack(value)], pa.binary())], schema=_RESULT_SCHEMA)
 
 
 def unpacked(data: bytes) -> Any:
-    """The inverse."""
+    """The inverse of `pack`."""
     return pickle.loads(data)  # noqa: S301 - made by our own workers
 
 

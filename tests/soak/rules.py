@@ -12,9 +12,10 @@ CLEANED_S = 300.0
 """Until then nothing was old enough to be deleted: twice the grace and twice the interval of cleaning, and some."""
 
 RULES: tuple[tuple[str, str, Rule], ...] = (
-    # Memory: a round's buffers come and go by a few MB. What the daemon keeps by design (its journal, positions of files) is far less.
+    # Memory: a round's buffers come and go by a few MB. What the daemon keeps by design (its journal, positions of files) is far less. It
+    # comes to its plateau of about 300 MB within a minute or, on a busy machine, within two: measured were steps of 0.1, 6 and 12.2 MB.
     # The JVM's stacks and metadata were measured to grow by 14 MB within a minute while its pools fill.
-    (SAMPLES, "rss_mb", Rule("daemon memory", "MB", allowance=12.0, ceiling=1000.0)),
+    (SAMPLES, "rss_mb", Rule("daemon memory", "MB", allowance=16.0, ceiling=1000.0)),
     (SAMPLES, "jvm_rss_mb", Rule("JVM memory", "MB", allowance=24.0, ceiling=HEAP_MEGABYTES + 500.0)),
     (SAMPLES, "worker_rss_mb", Rule("Python worker memory", "MB", allowance=16.0, ceiling=700.0)),
     # The heap is touched whole at the start, so a leak inside of it does not show in the process's memory before it ends the JVM.

@@ -63,7 +63,9 @@ def task_of(intake: Intake, plans: list[Plan], **more: Any) -> TaskDescriptor:
 
 
 def refine(intake: Intake, plans: list[Plan], **more: Any) -> list[PlanResult]:
-    """Run a task here; results in the order of the plans."""
+    """Run a task here; results in the order of the plans. Without plans there is no task."""
+    if not plans:
+        return []
     found = list(run_bundle(task_of(intake, plans, **more)))
     order_of = [(plan.topic_id, plan.partition, plan.base) for plan in plans]
     assert sorted(result.plan_key for result in found) == sorted(order_of)

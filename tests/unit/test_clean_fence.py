@@ -41,3 +41,9 @@ def test_d2_archives_without_a_table_and_metadata_need_no_fence() -> None:
 def test_d2_metadata_waits_until_the_table_has_moved() -> None:
     assert swept(sequence_number=5).due(condemned(5), 100) == [ARCHIVE]
     assert swept(sequence_number=6).due(condemned(5), 100) == [ARCHIVE, MANIFEST]
+
+
+def test_what_another_leader_deleted_since_the_look_is_not_due() -> None:
+    """The condemned are read anew when this leader takes over, and the look was before that."""
+    assert swept(sequence_number=6).due({MANIFEST: condemned(5)[MANIFEST]}, 100) == [MANIFEST]
+    assert swept().due({}, 100) == []
