@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-memory clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -174,11 +174,17 @@ bench-freshness: java $(INSTALLED)  ## Measure how long records take until a que
 bench-partitions: java $(INSTALLED)  ## Measure 1,000 topics with 4 partitions, and one topic with 2,000 (an hour; needs Java)
 	$(BIN)/python -m bench.partitions --output bench/results/partitions.json
 
+bench-compaction: java $(INSTALLED)  ## Measure what merging the small archives of a day costs, and what it brings queries (needs Java)
+	$(BIN)/python -m bench.compaction --output bench/results/compaction.json
+
 bench-memory: java $(INSTALLED)  ## Measure the memory of archiving backlogs of one partition, up to 10 GiB (needs Java, 25 GB of disk)
 	$(BIN)/python -m bench.memory --output bench/results/memory.json
 
 bench-requests: java $(INSTALLED)  ## Count what each step asks of a bucket (needs Java)
 	$(BIN)/python -m bench.requests --output bench/results/requests.json
+
+bench-cost: java $(INSTALLED)  ## Measure the bytes stored for bytes received beside a Kafka broker, and reads of intake (needs Java)
+	$(BIN)/python -m bench.cost --output bench/results/cost.json
 
 bench-etcd: java $(INSTALLED)  ## Measure the log in etcd beside a bare client and SQLite (needs Java)
 	$(BIN)/python -m bench.etcd_log --output bench/results/etcd_log.json

@@ -18,7 +18,10 @@ from archiver.control_topic.destination import Destination
 from archiver.control_topic.position import LOG, Positions
 from archiver.control_topic.publisher import EventPublisher
 from archiver.ids import IdSource
+from archiver.jobs.compaction import Compaction, CompactParts, TopicCompaction
 from archiver.jobs.described import describe_archive
+from archiver.jobs.refined import RefineOptions
+from archiver.jobs.rewriting import RewriteParts
 from archiver.jobs.run import ArchiveRun
 from archiver.jobs.scope import Scope
 from archiver.ledger.checkpoint import LedgerCheckpoints
@@ -120,6 +123,10 @@ class Upkeep(ABC):
         """Reads rows on this process's Spark session, which it starts when it is first asked to."""
 
     @abstractmethod
+    def _refine_options(self) -> RefineOptions:
+        """How archives are written."""
+
+    @abstractmethod
     def _commit_limits(self) -> CommitLimits:
         """The bounds of a commit."""
 
@@ -182,12 +189,30 @@ class Upkeep(ABC):
                 lines=self._lines.read,
                 superseded=lambda: [*superseded(self.objects), *LedgerCheckpoints(self.objects).superseded(self.control_log)],
                 replaced=ReplacedArchives(self.tables, self.settings.topics).keys,
+                compact=self._compact(progress),
                 folders=self._folders(),
                 settings=self.settings.cleanup,
                 clock=self._clock,
                 progress=progress,
             )
         )
+
+    def _compact(self, progress: Callable[[str], None]) -> Callable[[Backlog, bool], list[TopicCompaction]]:
+        """Merges small archives as a part of cleaning."""
+        rewriting = RewriteParts(self.objects, self.leader, self._commit_limits(), self._clock, self._ids, progress)
+        compaction = Compaction(
+            CompactParts(
+                rewriting=rewriting,
+                cluster_id=self.cluster.cluster_id,
+                leadership=self.leadership,
+                tables=self.tables,
+                topics=self.settings.topics,
+                settings=self.settings.cleanup,
+                options=self._refine_options(),
+                entry_bytes_max=self.settings.log.entry_bytes_max,
+            )
+        )
+        return lambda intake, dry_run: compaction.run(intake, dry_run=dry_run)
 
     def reconciling(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReconcileRun:
         """The reconciler; `progress` takes a line at a time. Raises as `cleaning`: with a log that lost entries, whatever came after them

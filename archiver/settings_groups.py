@@ -404,7 +404,14 @@ class CleanupSettings(Group):
     """How old a file in a table's folder must be before it can be condemned because nothing names it. Another engine names its files only
     when it commits, and does not ask the archiver: its longest job (a compaction, say) must end in less. Not below a day."""
     deletes_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
-    """Objects that one run condemns at most, and deletes at most, so that a run ends. The next one goes on."""
+    """Objects that one run condemns at most, and deletes at most, so that a run ends. The daemon goes on at once with another run."""
+    compact_bytes: Annotated[Size, Field(ge=0, le=2**32)] = 0
+    """Archives of less than half of this size are merged with their neighbours into archives of up to about this size, in tables, once
+    their day, hour or month has been over for `grace`; 0: never. 128 MiB is advised. A merged archive has its records in the same order and
+    byte for byte; the old ones are deleted once no retained snapshot names them. Versions that do not know this setting cannot read the
+    control log any more once archives were merged."""
+    compact_run_bytes_max: Annotated[Size, Field(ge=1, le=2**50)] = 2 * 2**30
+    """Bytes of archives that one run merges at most, so that a run ends. The daemon goes on at once with another run."""
 
 
 class TestingSettings(Group):

@@ -226,6 +226,7 @@ _DAEMON: dict[str, Metric] = {
     "archiver_condemned_objects": _gauge("objects that are condemned and not known to be deleted yet"),
     "archiver_clean_condemned_total": _counter("objects that this process condemned", shown="reconcile"),
     "archiver_clean_deleted_total": _counter("objects that this process deleted", shown="reconcile"),
+    "archiver_clean_compacted_total": _counter("small archives in whose place this process brought merged ones", shown="reconcile"),
     "archiver_findings": _gauge(
         "findings of the newest reconciling that are not fixed; the runbook has a section for each. error: rows are missing, doubled or in "
         "danger, or a topic stands still; absent before the first",

@@ -25,7 +25,7 @@ from typing import Any
 from archiver.catalog.layout import stream_fields
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
-from bench.growth import IDENTIFIER, Costs, Sizes, Table, new_table, template
+from bench.growth_table import IDENTIFIER, Costs, Table, new_table, template
 from bench.outcome import tell
 from reconcile.manifests import snapshot_files
 
@@ -90,10 +90,10 @@ def run(files: int, rounds: int) -> dict[str, Any]:
     made = template()
     found: list[dict[str, float]] = []
     for _ in range(rounds):
-        with new_table(files, Sizes([files], [1], 1, 10.0), made) as table:
+        with new_table(files, made) as table:
             found.append(one_round(table, files))
         print(f"{files} archives: {found[-1]}", file=sys.stderr, flush=True)
-    document: dict[str, Any] = {"files": files, "columns_with_bounds": len(made[1].data_file.lower_bounds or {})}
+    document: dict[str, Any] = {"files": files, "columns_with_bounds": len(made.file.data_file.lower_bounds or {})}
     for name in found[0]:
         document[name] = spread([one[name] for one in found], 0 if name.endswith("bytes") else 3)
     document["ours_by_library"] = spread([one["ours_cpu_s"] / one["library_cpu_s"] for one in found], 2)

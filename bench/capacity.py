@@ -2,7 +2,7 @@
 
 - `intake`: a flush of records of 146 bytes (*Intake writer* in docs/performance.md), spread over so many partitions with so many records
   each: bytes of its file and of its entry in the intake log, and objects that were created.
-- `ledger`: rounds on one table with an archive of every partition in each (as bench/growth.py makes them): bytes of the control log's
+- `ledger`: rounds on one table with an archive of every partition in each (as bench/growth_table.py makes them): bytes of the control log's
   entries by what they say, per round. Each archive has bounds of 12 columns.
 
     python -m bench.capacity [--quick] [--output bench/results/capacity.json]
@@ -22,7 +22,7 @@ from typing import Any
 
 from archiver.proto import control_log_pb2
 from archiver.settings_groups import IntakeSettings
-from bench.growth import Sizes, Table, new_table, template
+from bench.growth_table import Table, Template, new_table, template
 from bench.intake import raw_bytes_of, rig, send_and_wait, spread_over
 from bench.outcome import tell
 from bench.writer import make_records
@@ -68,9 +68,9 @@ def sizes_of(table: Table, first: int) -> Counter[str]:
     return found
 
 
-def rounds_of(archives: int, rounds: int, made: Any) -> dict[str, Any]:
+def rounds_of(archives: int, rounds: int, made: Template) -> dict[str, Any]:
     """The first round brings the texts of the events, once; it is not counted."""
-    with new_table(archives, Sizes([archives], [rounds], 1, 10.0), made) as table:
+    with new_table(archives, made) as table:
         table.commit([])
         first = table.control().tail()
         for _ in range(rounds):
@@ -97,7 +97,7 @@ def measure(segments: Sequence[int], records: Sequence[int], archives: Sequence[
         "what": "bytes and objects of a flush and of a round",
         "intake": {f"{one}x{many}": flush_of(one, many) for one in segments for many in records},
         "ledger": {
-            "bounds_of_columns": len(made[1].data_file.lower_bounds or {}),
+            "bounds_of_columns": len(made.file.data_file.lower_bounds or {}),
             "cases": {str(case["archives"]): case for case in ledger},
             "bytes_each_further_archive": round(each),
             "bytes_each_round": round(least["bytes_per_round"] - each),

@@ -6,18 +6,19 @@ and memory are the kernel's (`/proc`), by part: the daemon itself, the JVM, and 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table.snapshots import Snapshot
 
+from bench import deployment
+from bench.orders import descriptor_set
+from bench.processes import Taken, taken_by
 from tests.soak.flatness import theil_sen
 from tests.support.deployment import Deployment
 from tests.support.processes import until
@@ -30,36 +31,15 @@ PATIENCE_S = 600.0
 _MEGA = 1e6
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What the processes of one part have taken."""
-
-    cpu_s: float
-    """Since their start, also of what has ended and was waited for."""
-    rss_mb: float
-
-
 class Site:
     """One folder and its daemon. Use it as a context manager; the daemon runs from `start` on."""
 
-    def __init__(self, folder: Path, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-        """`groups` are those of the configuration that are not as they are by default; `files` are put beside it."""
+    def __init__(self, folder: Path, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]) -> None:
+        """Topics of orders; `groups` are those of the configuration that are not as they are by default."""
         self.deployment = Deployment(folder)
         self._scratch = folder / "scratch"
         self.uri = f"sqlite:///{folder}/catalog.db?timeout=60"
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
-        self.deployment.write(
-            {
-                "cluster": "bench",
-                "data": {"uri": "data"},
-                "metadata": {"sqlite": {"path": "metadata.db"}},
-                "catalogs": [{"name": "local", "type": "sql", "uri": self.uri}],
-                "http": {"listen": "127.0.0.1:0"},
-                **groups,
-                "topics": list(topics),
-            }
-        )
+        deployment.write(folder, descriptor_set(), deployment.document(self.uri, topics, {"http": {"listen": "127.0.0.1:0"}, **groups}))
         self.daemon: Served | None = None
 
     def __enter__(self) -> Self:
@@ -80,9 +60,9 @@ class Site:
         return load_catalog("local", type="sql", uri=self.uri)
 
     def taken(self) -> dict[str, Taken]:
-        """By part, now."""
+        """By part, all of them, now."""
         assert self.daemon is not None
-        return taken_by(self.daemon.pid)
+        return {part: Taken() for part in PARTS} | taken_by(self.daemon.pid, PARTS[0])
 
     def metrics(self) -> dict[Series, float]:
         """What its port says."""
@@ -116,24 +96,13 @@ class Site:
         assert self.daemon.stop() == 0, self.daemon.log_text()
 
 
-def taken_by(pid: int) -> dict[str, Taken]:
-    """By part, what a daemon and everything it started take."""
-    sums = {part: [0.0, 0.0] for part in PARTS}
-    with contextlib.suppress(psutil.NoSuchProcess):
-        own = psutil.Process(pid)
-        for process in (own, *own.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
-                part = "daemon" if process.pid == pid else "jvm" if process.name() == "java" else "workers"
-                times = process.cpu_times()
-                ended = 0.0 if part == "daemon" else times.children_user + times.children_system
-                sums[part][0] += times.user + times.system + ended
-                sums[part][1] += process.memory_info().rss / _MEGA
-    return {part: Taken(round(cpu_s, 2), round(rss_mb, 1)) for part, (cpu_s, rss_mb) in sums.items()}
-
-
 def cores_between(before: Mapping[str, Taken], after: Mapping[str, Taken], seconds: float) -> dict[str, float]:
-    """CPU seconds per second by part, and of all."""
-    found = {part: round((after[part].cpu_s - before[part].cpu_s) / seconds, 4) for part in PARTS}
+    """CPU seconds per second by part, and of all. Those of the daemon are its own, without what it has waited for."""
+
+    def cpu_s(part: str, taken: Taken) -> float:
+        return taken.own_cpu_s if part == PARTS[0] else taken.cpu_s
+
+    found = {part: round((cpu_s(part, after[part]) - cpu_s(part, before[part])) / seconds, 4) for part in PARTS}
     return found | {"all": round(sum(found.values()), 4)}
 
 
@@ -143,15 +112,13 @@ def said(snapshot: Snapshot, name: str) -> str:
     return str(snapshot.summary[name])
 
 
-class Memory:
-    """Samples the memory of a daemon's parts as long as it is entered."""
+class Sampler(ABC):
+    """Looks again and again, in a thread of its own, as long as it is entered."""
 
-    def __init__(self, site: Site, every_s: float) -> None:
-        self._site = site
+    def __init__(self, name: str, every_s: float) -> None:
         self._every_s = every_s
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="memory")
-        self.samples: list[tuple[float, dict[str, float]]] = []
+        self._thread = threading.Thread(target=self._run, name=name)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -161,10 +128,26 @@ class Memory:
         self._stop.set()
         self._thread.join()
 
-    def _look(self) -> None:
-        began_s = time.monotonic()
+    def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            self.samples.append((time.monotonic() - began_s, {part: taken.rss_mb for part, taken in self._site.taken().items()}))
+            self._look()
+
+    @abstractmethod
+    def _look(self) -> None:
+        """Once."""
+
+
+class Memory(Sampler):
+    """The memory of a daemon's parts."""
+
+    def __init__(self, site: Site, every_s: float) -> None:
+        super().__init__("memory", every_s)
+        self._site = site
+        self.samples: list[tuple[float, dict[str, float]]] = []
+
+    def _look(self) -> None:
+        sample = {part: round(taken.rss_bytes / _MEGA, 1) for part, taken in self._site.taken().items()}
+        self.samples.append((time.monotonic(), sample))
 
     def told(self) -> dict[str, Any]:
         """By part: most, at the end, and the slope over the second half (median of the slopes of all pairs), which a leak has."""

@@ -4,34 +4,49 @@ Records are orders of about 140 bytes, in four partitions. A small round warms t
 audit the whole table, whose intake is still there; at last the intake is removed, and the whole is audited as often again. The ratio to
 refinement is what can be compared between machines. Java is needed.
 
+Of the last audits also: CPU time per row by process, the kernel's. And what a worker does with the same archives, in this process and by a
+profile, which itself takes some: `read` is pyarrow's reader in place of Spark's, `rebuild` makes the producers' bytes anew (`encode` of it
+is ptars alone), `digest` is what is compared, `look` all else.
+
     python -m bench.deep_audit [--quick] [--rows 400000] [--rounds 3] [--output bench/results/deep_audit.json]
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
 import os
 import platform
+import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from archiver.assemble import Application
+from archiver.objects.paths import ARCHIVE_PREFIX, parse_archive_key
+from archiver.schema.state import TopicSchema
 from archiver.settings import load_settings
 from bench.outcome import tell
+from bench.processes import cpu_seconds
+from reconcile.rows import RowFile
+from reconcile.spark.summary import archive_summary, unpacked
 from tests.support.deployment import Deployment
 from tests.support.orders import order
 
 BATCH_ROWS = 20_000
 WARM_ROWS = 2_000
 PARTITIONS = 4
+WORKER_ROWS = 4096
+"""Of a batch, as Spark hands them to a worker."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +95,11 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
             deep.add(whole, lambda whole=whole: audited(application, whole))
         for file in (deployment.data / "intake").rglob("*.parquet"):
             file.unlink()
+        before = cpu_seconds(os.getpid())
         for _ in range(sizes.rounds):
             alone.add(whole, lambda: audited(application, whole))
+        taken = {part: seconds - before.get(part, 0.0) for part, seconds in cpu_seconds(os.getpid()).items()}
+        steps = [worker_steps(application, deployment.data, whole) for _ in range(sizes.rounds)]
     return {
         "what": "rows a deep audit reads per second, beside those that refinement writes on the same session; rounds of both in turns",
         "rows_per_round": sizes.rows,
@@ -92,6 +110,8 @@ def measured(folder: Path, sizes: Sizes) -> dict[str, Any]:
         "deep_rows_per_s": alone.spread(),
         "deep_with_intake_to_refine": deep.to(refine),
         "deep_to_refine": alone.to(refine),
+        "deep_cpu_us_per_row": {part: round(1e6 * seconds / (whole * sizes.rounds), 3) for part, seconds in taken.items()},
+        "worker_cpu_us_per_row": {step: _spread([one[step] for one in steps], 3) for step in steps[0]},
         "load": round(os.getloadavg()[0], 1),
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "pyspark": version("pyspark"), "pyarrow": version("pyarrow")},
@@ -135,6 +155,48 @@ def _spread(values: Sequence[float], digits: int) -> dict[str, float]:
         "median": round(statistics.median(values), digits),
         "max": round(max(values), digits),
     }
+
+
+def worker_steps(application: Application, data: Path, rows: int) -> dict[str, float]:
+    """CPU microseconds per row of what a worker does with all archives, by step."""
+    (topic,) = application.ledger().topics.values()
+    schema = TopicSchema.from_entry(topic.schemas[topic.schema_version])
+    paths = sorted((data / ARCHIVE_PREFIX).rglob("*.parquet"))
+    files = [RowFile(f"file://{path}", path.stat().st_size, parse_archive_key(str(path.relative_to(data)))) for path in paths]
+    profile = cProfile.Profile(time.process_time)
+    profile.enable()
+    found = [unpacked(cell) for batch in archive_summary(files, schema)(_rows_of(paths)) for cell in batch.column("result").to_pylist()]
+    profile.disable()
+    assert sum(one.rows for one in found) == rows
+    assert all(one.trouble is None for one in found)
+    whole: dict[str, float] = defaultdict(float)
+    for (path, _, name), (_, _, own, together, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        step = _STEPS.get((Path(path).name, name))
+        if step is not None:
+            whole[step] = max(whole[step], together)
+        if "'record_batch_to_array'" in name:
+            whole["encode"] += own
+        whole["all"] += own
+    whole["look"] = whole["all"] - whole["read"] - whole["rebuild"] - whole["digest"]
+    return {step: 1e6 * seconds / rows for step, seconds in whole.items()}
+
+
+_STEPS = {("deep_audit.py", "_rows_of"): "read", ("codec.py", "rebuild"): "rebuild", ("digest.py", "update"): "digest"}
+"""By the file and the name of the function that does it, whatever it calls."""
+
+
+def _rows_of(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of archives as Spark hands them to a worker."""
+    for path in paths:
+        at = 0
+        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            for batch in parquet.iter_batches(WORKER_ROWS, use_threads=False):
+                places = [f"file://{path}" if not at else None] + [None] * (batch.num_rows - 1)
+                key = batch.column("key").field("__raw__")
+                rows = pa.array(range(at, at + batch.num_rows), pa.int64())
+                at += batch.num_rows
+                columns = [pa.array(places, pa.string()), rows, key, *(batch.column(name) for name in ("value", "headers", "kafka"))]
+                yield pa.RecordBatch.from_arrays(columns, names=["path", "row", "key", "value", "headers", "kafka"])
 
 
 def audited(application: Application, rows: int) -> None:

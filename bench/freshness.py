@@ -22,14 +22,13 @@ import argparse
 import os
 import platform
 import tempfile
-import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import yaml
 from pyiceberg.catalog import Catalog
@@ -39,9 +38,9 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType
 
-from bench.daemons import Site, cores_between, said
+from bench import deployment
+from bench.daemons import Sampler, Site, cores_between, said
 from bench.log import percentile
-from bench.orders import descriptor_set
 from bench.outcome import tell
 from bench.steady import Batch, Sender, send_batches
 from tests.soak.flatness import theil_sen
@@ -77,22 +76,6 @@ def eager_archive() -> dict[str, Any]:
     return dict(yaml.safe_load(block)["archive"])
 
 
-def topic(name: str, partitions: int) -> dict[str, Any]:
-    """One with a table."""
-    archive = {"kind": "iceberg", "catalog": "local", "table": f"bench.{name}"}
-    return {
-        "name": name,
-        "partitions": partitions,
-        "value": {"descriptor_set": "orders.binpb", "message": "bench.Order"},
-        "archive": archive,
-    }
-
-
-def site(folder: Path, topics: Sequence[Mapping[str, Any]], groups: Mapping[str, Any]) -> Site:
-    """A daemon for them."""
-    return Site(folder, topics, groups, {"orders.binpb": descriptor_set()})
-
-
 @dataclass
 class Seen:
     """A snapshot, when it was seen, and one past the last offset of each partition in it."""
@@ -103,13 +86,12 @@ class Seen:
     records: int
 
 
-class Reader:
-    """Looks at a table as long as it is entered."""
+class Reader(Sampler):
+    """What is in a table."""
 
     def __init__(self, catalog: Catalog, identifier: str, poll_s: float) -> None:
-        self._catalog, self._identifier, self._poll_s = catalog, identifier, poll_s
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reader")
+        super().__init__("reader", poll_s)
+        self._catalog, self._identifier = catalog, identifier
         self._known: set[str] = set()
         """Paths of data files that were met."""
         self.seen: list[Seen] = [Seen(0.0, 0, {}, 0)]
@@ -117,34 +99,28 @@ class Reader:
         """Between the ends of two looks."""
         self.error: Exception | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
     def until(self, ends: Mapping[int, int]) -> None:
         """Wait until so much is visible."""
         until_s = time.monotonic() + PATIENCE_S
         while not reaches(self.seen[-1].ends, ends):
             assert self.error is None, self.error
             assert time.monotonic() < until_s, f"{ends} is not visible within {PATIENCE_S:g} s, {self.seen[-1]} is"
-            time.sleep(self._poll_s)
+            time.sleep(self._every_s)
 
     def _run(self) -> None:
-        before_s = time.monotonic()
+        self._before_s = time.monotonic()
         try:
-            while not self._stop.wait(self._poll_s):
-                self._look()
-                now_s = time.monotonic()
-                self.gaps_s.append(now_s - before_s)
-                before_s = now_s
+            super()._run()
         except Exception as error:  # noqa: BLE001 - whoever waits is told
             self.error = error
 
     def _look(self) -> None:
+        self._read()
+        now_s = time.monotonic()
+        self.gaps_s.append(now_s - self._before_s)
+        self._before_s = now_s
+
+    def _read(self) -> None:
         try:
             table = self._catalog.load_table(self._identifier)
         except NoSuchTableError:
@@ -209,7 +185,7 @@ def delays(batches: Sequence[Batch], seen: Sequence[Seen]) -> Delays:
 def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, Any]:
     """One daemon under the steady load."""
     with (
-        site(folder, [topic("orders", PARTITIONS)], groups) as daemon,
+        Site(folder, [deployment.topic("orders", PARTITIONS)], groups) as daemon,
         Reader(daemon.catalog(), TABLE, POLL_S) as reader,
         Sender(send_batches, daemon.deployment.config, "orders", sizes.rate, BATCHES_PER_S) as sender,
     ):
@@ -253,7 +229,7 @@ def logged(daemon: Site) -> dict[int, int]:
 def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
     """CPU of a daemon to which nobody sends, with a table for each of its topics."""
     names = [f"idle-{number:04}" for number in range(topics)]
-    with site(folder, [topic(name, 1) for name in names], {}) as daemon:
+    with Site(folder, [deployment.topic(name, 1) for name in names], {}) as daemon:
         daemon.until_tables("bench", topics)
         if sizes.idle_settled_s:
             daemon.until("what a start brings is over", lambda: settled(daemon))

@@ -19,7 +19,6 @@ profile of one more run; `spark` is what `refine` takes beyond the task in the s
 from __future__ import annotations
 
 import argparse
-import contextlib
 import cProfile
 import os
 import platform
@@ -36,8 +35,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from archiver.assemble import Application
 from archiver.jobs.bundle import bundle
 from archiver.jobs.plan import Plan
@@ -53,6 +50,7 @@ from bench.bare import DEFAULT, TUNED, refine_share
 from bench.deployment import write_configuration
 from bench.intake_files import CLUSTER, PARTITIONS, ZSTD_LEVEL, fill_intake, plans_of, send
 from bench.outcome import tell
+from bench.processes import all_cpu_seconds
 from bench.shapes import SHAPES, Shape
 from bench.writer import spread
 
@@ -73,12 +71,7 @@ STEP_OF = {
 
 def cpu_seconds() -> float:
     """CPU time of this process and everything it started, also what has ended: the JVM, its Python workers, the libraries' processes."""
-    total = 0.0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            times = process.cpu_times()
-            total += times.user + times.system + times.children_user + times.children_system
-    return total
+    return all_cpu_seconds(os.getpid())
 
 
 class Libraries:

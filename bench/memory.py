@@ -33,6 +33,7 @@ from archiver.settings_types import Size
 from bench.deployment import write_configuration
 from bench.intake_files import send
 from bench.outcome import tell
+from bench.processes import family, kind_of
 from bench.shapes import SHAPES, Shape
 
 SIZES = "100MiB,1GiB,10GiB"
@@ -50,36 +51,24 @@ class Peaks:
     """Of a process and all that it starts, by what they are."""
 
     def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
+        self._pid = pid
         self._peaks: dict[tuple[str, int], int] = {}
         self.together = 0
         self._summed_s = 0.0
 
     def look(self) -> None:
         """Ask every process that lives."""
-        try:
-            processes = [self._root, *self._root.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return
+        processes = family(self._pid)
         for process in processes:
             try:
-                peak = _peak_bytes(process.pid)
-                kind = self._kind(process)
+                kind = kind_of(process, self._pid)  # asked first: before it was that, it may have shared its starter's memory
+                if kind is not None:
+                    self._peaks[kind, process.pid] = max(_peak_bytes(process.pid), self._peaks.get((kind, process.pid), 0))
             except (OSError, psutil.NoSuchProcess):
                 continue  # it ended meanwhile
-            self._peaks[kind, process.pid] = max(peak, self._peaks.get((kind, process.pid), 0))
         if time.monotonic() - self._summed_s >= SUM_EVERY_S:
             self._summed_s = time.monotonic()
             self.together = max(self.together, sum(map(_shared_bytes, processes)))
-
-    def _kind(self, process: psutil.Process) -> str:
-        if process.pid == self._root.pid:
-            return "driver"
-        if process.name() == "java":
-            return "jvm"
-        # A worker has the command line of the process that it was forked from.
-        parent = process.parent()
-        return "worker" if parent is not None and parent.name() != "java" else "parent of workers"
 
     def mib(self) -> dict[str, float]:
         """The highest peak of a process of each kind."""

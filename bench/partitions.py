@@ -29,15 +29,16 @@ from typing import Any
 
 from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions
+from archiver.telemetry_metrics import ROUND_STEPS
+from bench import deployment
 from bench.daemons import Memory, Site, cores_between, said
 from bench.limit import CORES, Refinement, cpu_seconds
-from bench.orders import descriptor_set
 from bench.outcome import tell
 from bench.requests import GIB, KINDS, CountingProxy
 from bench.shapes import SHAPES
 from bench.steady import Sender, send_singly
 from bench.writer import spread
-from tests.support.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_server import PACKAGE, S3Server, data_group
 from tests.support.scrapes import Series, series
 
 PARTITIONS = 4
@@ -45,7 +46,6 @@ FEW, WIDE = 8, 2000
 LOOK_S, MEMORY_S = 15.0, 5.0
 WANTED_PLAN_S = 1.0
 WANTED_RATIO = 1.5
-STEPS = ("look", "prepare", "plan", "refine", "write", "commit")
 
 
 @dataclass(frozen=True)
@@ -80,40 +80,36 @@ def names(count: int) -> list[str]:
     return [f"many-{number:04}" for number in range(count)]
 
 
-def site(folder: Path, topics: Sequence[str], groups: Mapping[str, Any], files: Mapping[str, bytes]) -> Site:
+def site(folder: Path, topics: Sequence[str], groups: Mapping[str, Any]) -> Site:
     """A daemon for these topics."""
-    value = {"descriptor_set": "orders.binpb", "message": "bench.Order"}
-    documents = [
-        {
-            "name": name,
-            "partitions": PARTITIONS,
-            "value": value,
-            "archive": {"kind": "iceberg", "catalog": "local", "table": f"bench.{name}"},
-        }
-        for name in topics
-    ]
-    return Site(folder, documents, groups, {"orders.binpb": descriptor_set(), **files})
+    return Site(folder, [deployment.topic(name, PARTITIONS) for name in topics], groups)
 
 
 def looked(metrics: Mapping[Series, float], at_s: float) -> Looked:
     """What a page says of it."""
-    lag = {name: [value for (one, labels), value in metrics.items() if one == name and ("stage", "committed") in labels] for name in _LAGS}
     return Looked(
         at_s,
         metrics[series("archiver_archive_rounds_total")],
-        {step: metrics[series("archiver_archive_seconds_total", step=step)] for step in STEPS},
-        max(lag["archiver_lag_seconds"], default=0.0),
-        sum(lag["archiver_lag_records"]),
+        {step: metrics[series("archiver_archive_seconds_total", step=step)] for step in ROUND_STEPS},
+        max(_committed(metrics, "archiver_lag_seconds"), default=0.0),
+        _waiting(metrics),
     )
 
 
-_LAGS = ("archiver_lag_seconds", "archiver_lag_records")
+def _waiting(metrics: Mapping[Series, float]) -> float:
+    """Records that are in no table."""
+    return sum(_committed(metrics, "archiver_lag_records"))
+
+
+def _committed(metrics: Mapping[Series, float], name: str) -> list[float]:
+    """Of each topic, how far its table is behind."""
+    return [value for (one, labels), value in metrics.items() if one == name and ("stage", "committed") in labels]
 
 
 def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
     """One daemon and its topics."""
     topics = names(sizes.topics)
-    with site(folder, topics, sizes.groups, {}) as daemon:
+    with site(folder, topics, sizes.groups) as daemon:
         began_s = time.monotonic()
         daemon.until_tables("bench", len(topics))
         made_s = time.monotonic() - began_s
@@ -137,7 +133,7 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
         {
             "at_s": round(one.at_s),
             "rounds": round(one.rounds - earlier.rounds),
-            **{step: round((one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 3) for step in STEPS},
+            **{step: round((one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 3) for step in ROUND_STEPS},
         }
         for earlier, one in zip(looks, [*looks[1:], after], strict=True)
         if one.rounds > earlier.rounds
@@ -162,8 +158,7 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
 def _in_tables(daemon: Site, topics: Sequence[str]) -> int:
     """Rows of all tables, as their snapshots say."""
     time.sleep(1.0)
-    metrics = daemon.metrics()
-    if any(value for (name, labels), value in metrics.items() if name == "archiver_lag_records" and ("stage", "committed") in labels):
+    if _waiting(daemon.metrics()):
         return -1
     catalog, rows = daemon.catalog(), 0
     for topic in topics:
@@ -192,17 +187,9 @@ def _commits(daemon: Site, topics: Sequence[str]) -> dict[str, Any]:
 
 def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy) -> dict[str, Any]:
     """The same to a bucket."""
-    data = {
-        "uri": f"s3://{server.new_bucket()}/bench",
-        "endpoint": proxy.uri,
-        "region": REGION,
-        "path_style": True,
-        "access_key_id": {"file": "key"},
-        "secret_access_key": {"file": "secret"},
-    }
-    files = {"key": ACCESS_KEY_ID.encode(), "secret": SECRET_ACCESS_KEY.encode()}
+    data = data_group(folder, server.new_bucket(), proxy.uri, "bench")
     topics = names(sizes.request_topics)
-    with site(folder, topics, {**sizes.groups, "data": data}, files) as daemon:
+    with site(folder, topics, {**sizes.groups, "data": data}) as daemon:
         daemon.until_tables("bench", len(topics))
         with Sender(send_singly, daemon.deployment.config, topics, PARTITIONS) as sender:
             proxy.taken()
@@ -223,9 +210,7 @@ def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy)
 
 def _archived(daemon: Site, records: int) -> bool:
     time.sleep(1.0)
-    metrics = daemon.metrics()
-    waiting = sum(value for (name, labels), value in metrics.items() if name == "archiver_lag_records" and ("stage", "committed") in labels)
-    return waiting == 0 and _total(daemon, "archiver_archive_records_total") == records
+    return _waiting(daemon.metrics()) == 0 and _total(daemon, "archiver_archive_records_total") == records
 
 
 def _total(daemon: Site, name: str) -> int:

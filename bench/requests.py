@@ -39,7 +39,7 @@ from bench.outcome import tell
 from tests.support.deployment import Deployment, jsonl
 from tests.support.http_faults import Answer, Asked
 from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_server import PACKAGE, S3Server, data_group
 from tests.support.serving import Served
 
 PARTITIONS = 8
@@ -85,17 +85,7 @@ class CountingProxy(S3Faults):
 
 def deployed(folder: Path, server: S3Server, endpoint: str) -> Deployment:
     """One topic with a table, in a new bucket."""
-    folder.mkdir()
-    for name, text in (("key", ACCESS_KEY_ID), ("secret", SECRET_ACCESS_KEY)):
-        (folder / name).write_text(f"{text}\n", encoding="utf-8")
-    data: dict[str, Any] = {
-        "uri": f"s3://{server.new_bucket()}/bench",
-        "endpoint": endpoint,
-        "region": REGION,
-        "path_style": True,
-        "access_key_id": {"file": "key"},
-        "secret_access_key": {"file": "secret"},
-    }
+    data = data_group(folder, server.new_bucket(), endpoint, "bench")
     archive = {"kind": "iceberg", "catalog": "local", "table": "bench.clicks"}
     topics = [{"name": "clicks", "partitions": PARTITIONS, "archive": archive}]
     made = Deployment(folder, overrides={"data": data, "topics": topics})

@@ -157,7 +157,8 @@ def _random(kind: Any, name: str, count: int, rng: np.random.Generator) -> pa.Ar
         offsets: Any = np.concatenate(([0], np.cumsum(rng.integers(1, 4, count)))).astype(np.int32)
         found = pa.ListArray.from_arrays(offsets, _random(kind.value_type, name, int(offsets[-1]), rng), type=kind)
     elif pa.types.is_string(kind):
-        found = pa.array([f"{name}-{number:05}" for number in range(5000)]).take(pa.array(rng.integers(0, 5000, count)))
+        chosen: Any = pa.array(rng.integers(0, 5000, count))
+        found = pa.array([f"{name}-{number:05}" for number in range(5000)]).take(chosen)
     elif pa.types.is_floating(kind):
         found = pa.array(np.round(rng.uniform(1, 900, count), 2))
     elif pa.types.is_boolean(kind):

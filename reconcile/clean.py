@@ -10,14 +10,13 @@ somebody needs again: that last cannot happen, so it stops the run with a findin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from archiver import failpoints
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, Deposed, TopicHalted
-from archiver.exits import FINE, UNTOLD, WRONG, exit_code
 from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
@@ -31,16 +30,24 @@ from intake.backlog import Backlog
 from intake.fold import TopicState
 from intake.sequencer import Sequencer
 from reconcile.clean_orphans import WHY, Kind, Unneeded
+from reconcile.clean_report import CleanReport, Compacted
 from reconcile.clean_tables import Swept, TableFolders, swept_key
 from reconcile.lines import Lines
 from reconcile.lost_entries import check_nothing_is_lost
-from reconcile.pin import Pin, oldest_pin
-from reconcile.retention import Moved, all_due, move_starts
+from reconcile.pin import oldest_pin
+from reconcile.retention import all_due, move_starts
 from reconcile.uploads import stale_uploads
 from reconcile.vacuum import Choice, Needed, choose, needed_files
 
 Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
+Compact = Callable[[Backlog, bool], Sequence[Compacted]]
+"""Merges small archives, or with the flag only says which it would; what there is to tell, by topic."""
 """Keys of archives that were made anew and that nobody can need."""
+
+
+def nothing_compacted(_intake: Backlog, _dry_run: bool) -> Sequence[Compacted]:
+    """Where archives stay as they are."""
+    return ()
 
 
 def _none_replaced(_intake: Backlog, _ledger: LedgerFold, _lines: Lines) -> Sequence[str]:
@@ -79,6 +86,7 @@ class CleanParts:
     clock: Clock
     progress: Callable[[str], None]
     replaced: Replaced = _none_replaced
+    compact: Compact = nothing_compacted
     folders: TableFolders | None = None
     """Of the tables; None: only intake is cleaned."""
 
@@ -88,76 +96,6 @@ class CleanParts:
         return self.leadership.leader
 
 
-@dataclass
-class CleanReport:
-    """What a run did, or with `dry_run` would have done."""
-
-    dry_run: bool
-    checked_us: int
-    barrier_ms: int | None = None
-    """Entries that name a file written before count for nothing from this run on; None if it raised no barrier."""
-    condemned: list[str] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
-    waiting: int = 0
-    """Objects that are condemned and still there."""
-    needed: int = 0
-    young: int = 0
-    over: int = 0
-    strange: int = 0
-    pin: Pin | None = None
-    topics: list[dict[str, object]] = field(default_factory=list)
-    """Topics of which everything is kept, with the reason."""
-    unread: bool = False
-    """A shelf that some topic needs cannot be read: nobody can tell what else it holds, so nothing is condemned or deleted."""
-    findings: list[str] = field(default_factory=list)
-    starts: list[Moved] = field(default_factory=list)
-    """Where retention has moved the starts of topic partitions."""
-    kinds: dict[str, dict[str, dict[str, int]]] = field(default_factory=lambda: {"condemned": {}, "deleted": {}})
-    """Objects and bytes that were condemned, and deleted, by kind."""
-    uploads: list[str] = field(default_factory=list)
-    """Keys of uploads in parts that never ended, which were aborted."""
-    error: ArchiverError | None = None
-    """What ended the deletions of this run early; the next one goes on."""
-
-    @property
-    def doubted(self) -> bool:
-        """Of some topic it could not be told what is needed."""
-        return any(topic["doubted"] for topic in self.topics)
-
-    @property
-    def exit_code(self) -> int:
-        """What `archiver clean` exits with."""
-        if self.findings:
-            return WRONG
-        if self.error is not None:
-            return exit_code(self.error)
-        return UNTOLD if self.doubted else FINE
-
-    def to_json(self) -> dict[str, object]:
-        """The document of `archiver clean --output json`."""
-        return {
-            "dry_run": self.dry_run,
-            "barrier_ms": self.barrier_ms,
-            "condemned": self.condemned,
-            "deleted": self.deleted,
-            "waiting": self.waiting,
-            "kept": {"needed": self.needed, "young": self.young, "over_limit": self.over, "not_intake": self.strange},
-            "pinned": None if self.pin is None else self.pin.to_json(self.checked_us),
-            "topics": self.topics,
-            "findings": self.findings,
-            "starts": [item.to_json() for item in self.starts],
-            "kinds": self.kinds,
-            "uploads": self.uploads,
-            "error": None if self.error is None else str(self.error),
-        }
-
-    def count(self, what: str, kind: Kind, size: int) -> None:
-        """One object more was `condemned` or `deleted`."""
-        counted_of = self.kinds[what].setdefault(kind, {"objects": 0, "bytes": 0})
-        counted_of["objects"] += 1
-        counted_of["bytes"] += size
-
-
 class CleanRun:
     """Cleaning, on request."""
 
@@ -165,16 +103,30 @@ class CleanRun:
         self._parts = parts
 
     def run(self, *, dry_run: bool = False) -> CleanReport:
-        """Delete what was condemned before the grace, then condemn what nobody needs. With `dry_run` nothing is written anywhere.
+        """Delete what was condemned before the grace, condemn what nobody needs, then merge small archives. With `dry_run` nothing is
+        written anywhere.
 
         Raises `LeaseHeld` if another process leads (a dry run needs no lease), `Deposed` if a newer leader appears, `Halt` if the intake
         log is an older copy than the files, `RetryLater` or `OutcomeUnknown` if a log or the object store cannot be reached.
         """
         parts = self._parts
         if dry_run:
-            return self._run(CleanReport(True, parts.clock.now_us()))
-        with parts.leadership.turn("cleaning"):
-            return self._run(CleanReport(False, parts.clock.now_us()))
+            report = self._run(CleanReport(True, parts.clock.now_us()))
+        else:
+            with parts.leadership.turn("cleaning"):
+                report = self._run(CleanReport(False, parts.clock.now_us()))
+        if not report.findings and report.error is None:
+            self._compact(report)
+        return report
+
+    def _compact(self, report: CleanReport) -> None:
+        """Merge small archives. What was cleaned is told all the same if that ends early."""
+        try:
+            report.compacted = self._parts.compact(self._parts.intake(), report.dry_run)
+        except Deposed:
+            raise
+        except ArchiverError as error:
+            report.error = error
 
     def _run(self, report: CleanReport) -> CleanReport:
         parts = self._parts
@@ -264,10 +216,13 @@ class CleanRun:
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
             superseded = {*parts.superseded(), *self._replaced(lines)}
             due = [key for key in due if key.startswith(INTAKE_PREFIX) or key in superseded]
+        report.cut = len(due) > parts.settings.deletes_max
         due = due[: parts.settings.deletes_max]
         sizes: dict[str, int] = {}
         for one in swept:
-            more = one.due(condemned, limit_us)[: parts.settings.deletes_max - len(due)]
+            more, room = one.due(condemned, limit_us), parts.settings.deletes_max - len(due)
+            report.cut |= len(more) > room
+            more = more[:room]
             fenced = self._fenced(report, one, intake, more)
             more = [key for key in fenced if key in condemned]  # another leader may have deleted some before this one took over
             due += more

@@ -31,7 +31,7 @@ Kind = Literal["intake", "superseded", "replaced", "retired", "killed", "stray",
 WHY: dict[Kind, str] = {
     "intake": "intake that nobody needs: archived below every retained snapshot, aborted, repeated, or never named in the log",
     "superseded": "a newer checkpoint of the log stands in its place",
-    "replaced": "a replay made it anew, and no retained snapshot of its table names it",
+    "replaced": "a replay or a compaction made it anew, and no retained snapshot of its table names it",
     "retired": "its records are older than the topic's retention, and no retained snapshot of its table names it",
     "killed": "it never goes into the table, the ledger says why, and other archives, or intake, hold all of its offsets",
     "stray": "no retained snapshot of its table names it, and other archives hold all of its offsets",

@@ -1,14 +1,15 @@
-"""Old archives that a replay has replaced: which of their objects nobody can need any more.
+"""Old archives that a replay or a compaction has replaced: which of their objects nobody can need any more.
 
 Owns rule D1 for them. An old archive may go if the table tells the same story as the ledger, its oldest retained snapshot is not older than
 the exchange, and no retained snapshot names it: all their manifests are read, because somebody may have built on a snapshot from before the
 exchange. That condition stays true once it is: a path is never added again (P2), and a rollback leads to a retained snapshot. Records are
-not lost with it: the archive in its place has the same. Must never name what it could not look at.
+not lost with it: the archive in its place has the same. The age of the snapshots only saves looking: where the ledger heard late of an
+exchange, old archives may be condemned already, as strays, and then the look alone decides. Must never name what it could not look at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from archiver.catalog.tables import Tables, TableView, parse_identifier
 from archiver.errors import ArchiverError
@@ -37,12 +38,12 @@ class ReplacedArchives:
             if line is None or line.why is not None or settings is None or not known.rewrites.replaced:
                 continue
             try:
-                found += self._of_table(settings, topic.topic_id, known)
+                found += self._of_table(settings, topic.topic_id, known, ledger.condemned)
             except ArchiverError:
                 continue  # the next run looks again
         return found
 
-    def _of_table(self, settings: TopicSettings, topic_id: TopicId, ledger: TopicLedger) -> list[str]:
+    def _of_table(self, settings: TopicSettings, topic_id: TopicId, ledger: TopicLedger, condemned: Container[str]) -> list[str]:
         if settings.archive.kind != "iceberg":
             return []
         tables = self._tables(settings.archive.catalog or "")
@@ -50,7 +51,7 @@ class ReplacedArchives:
         if view is None or view.uuid != ledger.table_uuid:
             return []
         oldest = oldest_sequence(view)
-        due = [key for key, item in ledger.rewrites.replaced.items() if item.sequence_number <= oldest]
+        due = [key for key, item in ledger.rewrites.replaced.items() if item.sequence_number <= oldest or key in condemned]
         held = _held(topic_id, tables, view, due) if due else NamedFiles(table_prefix(topic_id))
         return [key for key in due if key not in held]
 

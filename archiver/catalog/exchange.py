@@ -1,9 +1,9 @@
-"""Puts archives that were made anew in the place of the old ones: the second, and only other, writer of tables.
+"""Puts archives that were made anew, each of one or of several, in the place of the old ones: the second, and only other, writer of tables.
 
 The loop is the one of `commit.py` (protocol rules C1, C3 to C6): load, judge the evidence, choose, prepare, read the log's tail, swap; and
 from the start again, also after a swap that was applied, because only the table knows. For the rest of the protocol such a snapshot is what
 a compaction is: rows keep their coordinates, the evidence property stays with our newest commit, which is an ancestor, and watermarks do
-not move. Promises that an old file leaves and its successor comes in one snapshot, so that no snapshot has an offset twice or not at all,
+not move. Promises that old files leave and their successor comes in one snapshot, so that no snapshot has an offset twice or not at all,
 and that a path is offered only while it certainly was never in the table (rule P2). The caller writes what comes back into the ledger.
 """
 
@@ -17,7 +17,7 @@ from archiver.catalog.choose import unbroken_since
 from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits, Committer
 from archiver.catalog.evidence import Gaps, no_gaps
 from archiver.catalog.identity import TableTarget
-from archiver.catalog.layout import COMMIT_ID, REPLAYED
+from archiver.catalog.layout import COMMIT_ID, COMPACTED, REPLAYED
 from archiver.catalog.swap import swap
 from archiver.catalog.tables import Prepared, SwapOutcome, Tables, TableView, shown
 from archiver.clock import Clock
@@ -28,14 +28,17 @@ from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import Rewrite, Rewrites
 from archiver.proto import control_log_pb2 as pb
 
+TOLD_AS = {"replay": REPLAYED, "compact": COMPACTED}
+"""By what archives were made anew for: where the summary of a snapshot tells how many of them it brought."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """A rewrite of which the catalog is told."""
 
     rewrite: Rewrite
-    old_path: str
-    """As the table names the old file."""
+    old_paths: tuple[str, ...]
+    """As the table names the old files."""
     data_file: DataFile
     """What it is told about the new one."""
 
@@ -113,9 +116,9 @@ def _objection(rewrite: Rewrite, exchange: Exchange | None, sight: Sight) -> str
         return "the run that made it ended before the table had it"
     if rewrite.table_uuid != sight.uuid or rewrite.last_sequence_number < sight.unbroken_since:
         return f"the table's history since sequence number {rewrite.last_sequence_number} is not complete"
-    if exchange.old_path not in sight.live:
+    if any(path not in sight.live for path in exchange.old_paths):
         return "the old file is not in the table any more: somebody compacted or removed it meanwhile"
-    if sight.live[exchange.old_path] != sight.spec_id or exchange.data_file.spec_id != sight.spec_id:
+    if {exchange.data_file.spec_id, *(sight.live[path] for path in exchange.old_paths)} != {sight.spec_id}:
         return "the old file was written for another partition spec than the table has now"
     if sight.has_deletes:
         return "the table has delete files of somebody else, which name rows of the old file"
@@ -126,15 +129,25 @@ class Exchanger:
     """Exchanges data files of the tables of one catalog, on behalf of one leader."""
 
     def __init__(
-        self, tables: Tables, committer: Committer, leader: Leader, limits: CommitLimits, clock: Clock, uri: Callable[[str], str]
+        self,
+        tables: Tables,
+        committer: Committer,
+        leader: Leader,
+        limits: CommitLimits,
+        clock: Clock,
+        uri: Callable[[str], str],
+        kind: str = "replay",
     ) -> None:
-        """`committer` judges the table; `uri` gives the path under which the table names an object key."""
+        """`committer` judges the table; `uri` gives the path under which the table names an object key; `kind`, one of `TOLD_AS`, is what
+        the archives were made anew for.
+        """
         self._tables = tables
         self._committer = committer
         self._leader = leader
         self._limits = limits
         self._clock = clock
         self._uri = uri
+        self._kind = kind
 
     def exchange(self, target: TableTarget, exchanges: Sequence[Exchange], commit_id: uuid.UUID, gaps: Gaps = no_gaps) -> Exchanged | None:
         """Bring the exchanges into the table with one snapshot, and say what became of earlier rewrites; None if there is nothing to say.
@@ -169,7 +182,7 @@ class Exchanger:
                 if late:
                     break
                 continue
-            swapped = swap(self._tables, prepared, self._leader.check, "replay.swap")
+            swapped = swap(self._tables, prepared, self._leader.check, f"{self._kind}.swap")
             why, applied = swapped.why or why, swapped.outcome is SwapOutcome.APPLIED
             if swapped.outcome is not SwapOutcome.CONFLICT:
                 open_request = prepared  # the table says whether it was applied
@@ -183,7 +196,9 @@ class Exchanger:
         rewrites = self._leader.fold.topic(target.topic_id).rewrites
         since = min((item.last_sequence_number for item in rewrites.under_way.values()), default=view.sequence_number)
         added = self._tables.data_paths(view, since) if since < view.sequence_number else frozenset[str]()
-        wanted = {item.old_path for item in exchanges.values()} | {self._uri(key) for key in (*rewrites.under_way, *rewrites.abandoned)}
+        wanted = {path for item in exchanges.values() for path in item.old_paths} | {
+            self._uri(key) for key in (*rewrites.under_way, *rewrites.abandoned)
+        }
         live: dict[str, int] = {}
         has_deletes = False
         for file in self._tables.live_files(view):
@@ -194,9 +209,10 @@ class Exchanger:
         return judge_rewrites(rewrites, exchanges, self._uri, sight)
 
     def _prepare(self, target: TableTarget, view: TableView, verdicts: Verdicts, commit_id: uuid.UUID) -> Prepared:
-        files = {item.old_path: item.data_file for item in verdicts.offered}
+        removed = {path for item in verdicts.offered for path in item.old_paths}
+        added = [item.data_file for item in verdicts.offered]
         try:
-            return self._tables.prepare_exchange(view, files, {COMMIT_ID: str(commit_id), REPLAYED: str(len(files))})
+            return self._tables.prepare_exchange(view, removed, added, {COMMIT_ID: str(commit_id), TOLD_AS[self._kind]: str(len(added))})
         except Halt as error:
             raise TopicHalted(target.topic, str(error)) from error
 

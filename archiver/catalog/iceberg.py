@@ -184,12 +184,13 @@ class IcebergTables:
         producer = append_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids), merge=merge)
         return _prepared(view, producer, added, (), properties, expire)
 
-    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
+    def prepare_exchange(
+        self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> Prepared:
         """As the Protocol says."""
         table = _table(view)
-        added = [data_file_of(item, view.spec_id) for item in exchanges.values()]
-        removed = _wanted_entries(view, exchanges.keys())
-        return _prepared(view, exchange_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids)), added, removed)
+        files, entries = [data_file_of(item, view.spec_id) for item in added], _wanted_entries(view, set(removed))
+        return _prepared(view, exchange_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids)), files, entries)
 
     def prepare_removal(
         self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]

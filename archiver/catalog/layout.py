@@ -32,6 +32,9 @@ RANGES = "archiver.ranges"
 REPLAYED = "archiver.replayed"
 """Summary only: how many archives gave way to ones made anew."""
 
+COMPACTED = "archiver.compacted"
+"""Summary only: how many archives came, each in the place of several small ones."""
+
 RETIRED = "archiver.retired"
 """Summary only: how many files left the table because retention was over."""
 

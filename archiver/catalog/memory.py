@@ -128,16 +128,18 @@ class MemoryTables:
         request = _Request(view.uuid, snapshot, properties(snapshot_id, sequence), tuple(expire))
         return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, request)
 
-    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
+    def prepare_exchange(
+        self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> Prepared:
         """As the Protocol says."""
         state = _state(view)
-        gone = set(exchanges) - {item.data_file.path for item in state.files()}
+        gone = set(removed) - {item.data_file.path for item in state.files()}
         if gone:
             raise RetryLater(f"table {shown(view.identifier)}: {min(gone)} is not in its current snapshot")
         snapshot_id, sequence = self._snapshot_id(), view.sequence_number + 1
-        kept = tuple(item for item in state.files() if item.data_file.path not in exchanges)
-        added = tuple(_File(item, snapshot_id, sequence) for item in exchanges.values())
-        snapshot = self._snapshot(state, snapshot_id, sequence, "replace", summary, (*kept, *added))
+        kept = tuple(item for item in state.files() if item.data_file.path not in removed)
+        brought = tuple(_File(item, snapshot_id, sequence) for item in added)
+        snapshot = self._snapshot(state, snapshot_id, sequence, "replace", summary, (*kept, *brought))
         return Prepared(view.identifier, snapshot_id, view.snapshot_id, view.sequence_number, _Request(view.uuid, snapshot, {}, ()))
 
     def prepare_removal(

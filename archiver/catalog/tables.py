@@ -261,8 +261,11 @@ class Tables(Protocol):
         what the catalog answers or does not answer; `Halt` if the stream's own columns are not in the schema.
         """
 
-    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
-        """Write manifests for a snapshot of operation `replace` on top of `view`, in which each path gives way to the file beside it.
+    def prepare_exchange(
+        self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> Prepared:
+        """Write manifests for a snapshot of operation `replace` on top of `view`, in which the paths `removed` give way to the files
+        `added`, which together have the same rows.
 
         Table properties stay as they are. Nothing is visible before `swap`. Raises as `prepare`, and `RetryLater` if a path is not live.
         """

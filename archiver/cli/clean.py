@@ -22,7 +22,8 @@ def clean(
 ) -> int:
     """Condemn what nobody needs any more, and delete what was condemned longer ago than cleanup.grace: what one run condemns, a run another
     grace later deletes. That is archived intake, archives older than their topic's retention, and what expired snapshots and failed uploads
-    left behind. Beside a running daemon of this configuration, the daemon does it.
+    left behind. With cleanup.compact_bytes small archives of tables are merged too. Beside a running daemon of this configuration, the
+    daemon does it.
 
     Exit code 1: something condemned is needed again, and nothing was deleted; 2: of some topic it cannot be told what is needed (all of it
     is kept), or a deletion has to be repeated.
@@ -67,6 +68,8 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
     for start in document["starts"]:
         begins = "would begin" if would else "begins"
         print(f"{start['topic']} partition {start['partition']} {begins} at offset {start['start']}, by its retention")
+    for topic in document["compacted"]:
+        _print_compacted(topic, would)
     for topic in document["topics"]:
         print(f"nothing of {topic['topic']} is deleted: {topic['why']}")
     if document["pinned"] is not None:
@@ -75,3 +78,15 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
         print(f"finding: {finding}")
     if document["error"] is not None:
         print(f"not finished: {document['error']}")
+
+
+def _print_compacted(topic: dict[str, Any], would: str) -> None:
+    if topic["merged"]:
+        before = f"{topic['archives']:,} archives with {human_bytes(topic['bytes_before'])}"
+        after = f" with {human_bytes(topic['bytes_after'])}" if topic["bytes_after"] else ""
+        more = "; the next run goes on, cleanup.compact_run_bytes_max" if topic["more"] else ""
+        print(f"{topic['topic']}: {before} {would}merged into {topic['merged']:,}{after}{more}")
+    for item in topic["skipped"]:
+        print(f"{topic['topic']}: not merged: {item['archive']}: {item['why']}")
+    if topic["why"]:
+        print(f"{topic['topic']} is not compacted: {topic['why']}")

@@ -14,7 +14,7 @@ from archiver.jobs.replay_report import ReplayReport
 from archiver.jobs.report import ArchiveReport, TopicReport
 from archiver.status.journal import Outcome
 from archiver.wording import counted
-from reconcile.clean import CleanReport
+from reconcile.clean_report import CleanReport
 from reconcile.reconcile_run import ReconcileReport
 
 _OUTCOMES: Mapping[int, Outcome] = {FINE: "fine", WRONG: "wrong", UNTOLD: "untold", USAGE: "wrong"}
@@ -54,6 +54,8 @@ def told_of_cleaning(report: CleanReport) -> Told:
     deleted = counted(len(report.deleted), "object")
     parts = [f"{deleted} deleted, {len(report.condemned):,} condemned, {report.waiting:,} condemned and still there"]
     parts += [f"nothing of {topic['topic']} is deleted: {topic['why']}" for topic in report.topics if topic["doubted"]]
+    parts += [f"{one.topic}: {one.archives:,} archives merged into {one.merged:,}" for one in report.compacted if one.merged]
+    parts += [f"{one.topic} is not compacted: {one.why}" for one in report.compacted if one.why]
     parts += [f"finding: {finding}" for finding in report.findings]
     parts += [f"not finished: {report.error}"] if report.error is not None else []
     return Told(_OUTCOMES[report.exit_code], "; ".join(parts), report.to_json())

@@ -23,6 +23,9 @@ from reconcile.pin import Pin
 
 _log = logging.getLogger(__name__)
 
+RUNS_MAX = 100
+"""Runs of cleaning in a row, each of which ended at its limit. Each has a turn of its own, so rounds of archiving go on in between."""
+
 
 class KeptDeployment(Deployment, Protocol):
     """What the jobs need of it besides."""
@@ -54,11 +57,17 @@ class Upkeep:
         self._sight = sight
         self._again = again
         self._read_alone = read_alone
+        self._more = False
+        """The newest run of cleaning ended at a limit, and got somewhere."""
 
     def clean_up(self) -> None:
-        """First the views agree as far as they can, then what nobody needs goes."""
+        """First the views agree as far as they can, then what nobody needs goes: a run that ended at a limit is followed by another."""
         self._cycles.run("reconcile", self.reconcile)
-        self._cycles.run("cleanup", self._clean)
+        for _ in range(RUNS_MAX):
+            self._more = False
+            self._cycles.run("cleanup", self._clean)
+            if not self._more:
+                break
 
     def reconcile(self) -> Told:
         """Compare, with the safe repairs."""
@@ -88,6 +97,7 @@ class Upkeep:
     def _clean(self) -> Told:
         deployment = self._deployment()
         report = deployment.cleaning(_whisper).run()
+        self._more = report.more
         self._numbers.cleaned(report)
         self._sight.pinned(report.pin)
         deployment.checkpointer.run_if_due()

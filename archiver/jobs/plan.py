@@ -120,8 +120,7 @@ def _is_chain(needed: Sequence[SegmentRef], start: int, stable: int) -> bool:
 
     Where there are no gaps this is what `_check_chain` asks, without sorting: a round may have half a million segments.
     """
-    reached = max(needed[0].base, start) if needed else stable
-    if reached != start:
+    if not needed or needed[0].base > start:
         return False
     reached = needed[0].base
     for segment in needed:

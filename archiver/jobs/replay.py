@@ -7,18 +7,15 @@ out; the others continue. Must never delete an object, and never move a watermar
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from archiver import failpoints
-from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.commit import CommitLimits
 from archiver.catalog.evidence import Gaps
-from archiver.catalog.exchange import Exchange, Exchanged, Exchanger
 from archiver.catalog.tables import Tables, TableView
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, Corrupted, Deposed, Halt
-from archiver.ids import IdSource, TopicId, new_uuid
+from archiver.ids import IdSource, TopicId
 from archiver.jobs.archive_file import Conflict
 from archiver.jobs.bounds import leaves
 from archiver.jobs.publish import Publisher
@@ -26,17 +23,17 @@ from archiver.jobs.refined import RefineOptions, RefineTopic, WrittenFile
 from archiver.jobs.replay_plan import ReplayTarget, refusal, wanted
 from archiver.jobs.replay_report import ReplayReport, TopicReplay
 from archiver.jobs.rewrite import Probe, open_source, probe, rewrite
+from archiver.jobs.rewriting import Remade, RewriteParts, TableRewriter
 from archiver.jobs.rounds import known_gaps
 from archiver.jobs.rows import TopicRows
 from archiver.jobs.scope import Scope, check_scope
 from archiver.jobs.topic_setup import TopicSetup, TopicTable, TopicWork, decide_schema, fetch_schemas, recorded_schemas
 from archiver.jobs.undecoded import DoubtedFile, doubted_files, topic_table
-from archiver.ledger.bridge import append_in_parts
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
+from archiver.ledger.rewrites import OldArchive
 from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.store import ObjectStore
-from archiver.proto import control_log_pb2 as pb
 from archiver.registry.fetched import Fetch
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema, arrow_schema
@@ -79,6 +76,11 @@ class ReplayParts:
         """The way into the control log."""
         return self.leadership.leader
 
+    @property
+    def rewriting(self) -> RewriteParts:
+        """What bringing archives into a table needs."""
+        return RewriteParts(self.objects, self.leader, self.limits, self.clock, self.ids, self.progress)
+
 
 @dataclass(frozen=True)
 class _Made:
@@ -87,6 +89,12 @@ class _Made:
     file: DoubtedFile
     written: WrittenFile
     probe: Probe
+
+    @property
+    def remade(self) -> Remade:
+        """What the table is to learn of it."""
+        assert self.file.key is not None, "only archives are made anew"
+        return Remade((OldArchive(self.file.key, self.file.size),), (self.file.path,), self.written)
 
 
 class ReplayRun:
@@ -272,19 +280,17 @@ class _Topic:
         self._gaps = gaps
         self._report = report
         self._partitions = partitions
-        parts = run.parts
-        self._committer = Committer(table.tables, parts.leader, parts.limits, parts.clock)
-        self._exchanger = Exchanger(table.tables, self._committer, parts.leader, parts.limits, parts.clock, parts.objects.uri)
+        self._rewriter = TableRewriter(run.parts.rewriting, table.tables, table.target, gaps, "replay", report.skip)
 
     def run(self) -> None:
         """Settle what earlier leaders left, then make anew and exchange, a few archives at a time."""
         parts = self._parts
-        outcome = self._committer.settle(self._table.target, self._gaps)
+        outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
         if outcome is not None:
             publisher = Publisher(parts.cluster.name, parts.leader, parts.clock, parts.ids, parts.settings.events)
             publisher.table_committed(None, self._work, outcome)
-        self._tell(self._exchanger.exchange(self._table.target, (), uuid.UUID(int=0), self._gaps), uuid.UUID(int=0))
-        view = self._committer.sound(self._table.target, self._gaps)
+        self._rewriter.settle()
+        view = self._rewriter.sound()
         if view is None:
             return
         rows = self._run.rows(self._work.state, self._work.schema, self._work.settings, view)
@@ -331,23 +337,8 @@ class _Topic:
         return [leaf.path for leaf in leaves(self._run.layout(self._work.state.topic_id, version).columns) if leaf.field_id not in kept]
 
     def _exchange(self, made: Sequence[_Made], view: TableView) -> None:
-        """FILES_REWRITTEN, the swap, REWRITE_SETTLED."""
-        parts, commit_id = self._parts, new_uuid(self._parts.ids)
-        failpoints.reach("replay.written.before")
-        append_in_parts(
-            parts.leader, made, lambda part, _: self._body(part, view, commit_id), lambda item: f"archive {item.written.archive.key}"
-        )
-        failpoints.reach("replay.written.after")
-        under_way = parts.leader.fold.topic(self._work.state.topic_id).rewrites.under_way
-        exchanges: list[Exchange] = []
-        for item in made:
-            key = item.written.archive.key
-            if key in under_way:
-                exchanges.append(Exchange(under_way[key], item.file.path, item.written.data_file))
-            else:
-                self._report.skip(item.file.name, f"the ledger refused {key}, or the old archive is condemned; the next run looks again")
-        exchanged = self._exchanger.exchange(self._table.target, exchanges, commit_id, self._gaps)
-        self._tell(exchanged, commit_id)
+        """Bring them into the table, and count what came of it."""
+        exchanged = self._rewriter.exchange([item.remade for item in made], view)
         if exchanged is None:
             return
         self._report.snapshot_id = exchanged.snapshot_id or self._report.snapshot_id
@@ -357,31 +348,6 @@ class _Topic:
                 self._run.note(self._report, item.file, item.probe, key)
             else:
                 self._report.left += item.probe.left + item.probe.decoded
-
-    def _body(self, part: Sequence[_Made], view: TableView, commit_id: uuid.UUID) -> pb.FilesRewritten:
-        files = [
-            pb.FilesRewritten.File(old_key=item.file.key or "", old_size=item.file.size, archive=item.written.archive.to_proto())
-            for item in part
-        ]
-        return pb.FilesRewritten(
-            commit_id=commit_id.bytes,
-            topic_id=bytes.fromhex(self._work.state.topic_id),
-            table_uuid=view.uuid.bytes,
-            last_sequence_number=view.sequence_number,
-            files=files,
-        )
-
-    def _tell(self, exchanged: Exchanged | None, commit_id: uuid.UUID) -> None:
-        """REWRITE_SETTLED, if there is anything to say."""
-        if exchanged is None:
-            return
-        for key, why in exchanged.abandoned:
-            self._report.skip(key, why)
-        failpoints.reach("replay.settled.before")
-        self._parts.leader.append(exchanged.to_proto(commit_id, self._work.state.topic_id))
-        failpoints.reach("replay.settled.after")
-        told = f"{counted(len(exchanged.replaced), 'archive')} in the table in the place of the old ones"
-        self._parts.progress(f"{self._work.name}: {told}, {len(exchanged.abandoned)} given up")
 
 
 def _told(report: TopicReplay) -> str:

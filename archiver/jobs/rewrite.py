@@ -12,23 +12,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from archiver.errors import Corrupted
 from archiver.ids import TopicId
-from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, publish
-from archiver.jobs.plan_writer import data_file_of
+from archiver.jobs.archive_file import ArchiveWriter, Conflict
 from archiver.jobs.refined import RefineOptions, WrittenFile
+from archiver.jobs.remade import Place, Sums, close_full, footer_of, store, unlike
 from archiver.jobs.rows import TopicRows
 from archiver.jobs.undecoded import SIDES, DoubtedFile, undecoded_rows
-from archiver.ledger.archives import ArchiveFile
-from archiver.objects.paths import ArchiveKey, archive_key
+from archiver.objects.paths import ArchiveKey
 from archiver.objects.store import ObjectStore
 from archiver.schema.causes import count_errors
 from archiver.schema.tree import ERR
 from archiver.stream.archives import FoundArchive, FoundFooter, read_footer
-from archiver.stream.rebuild import Layouts, check_records, from_archive
-from intake.digest import RecordsDigest
+from archiver.stream.rebuild import Layouts, from_archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +44,6 @@ class Source:
     archive: ArchiveKey
     found: FoundArchive
     footer: FoundFooter
-
-
-@dataclass(slots=True)
-class _Sums:
-    """Over the records that were written."""
-
-    raw_bytes: int = 0
-    ingest_min_us: int | None = None
-    ingest_max_us: int = 0
-
-    def add(self, records: pa.RecordBatch) -> None:
-        """Count a batch in `STREAM_SCHEMA`."""
-        headers: Any = records.column("headers")
-        names, values = headers.flatten().flatten()
-        column: Any
-        for column in (records.column("key"), records.column("value"), names, values):
-            self.raw_bytes += pc.sum(pc.binary_length(column)).as_py() or 0
-        if records.num_rows:
-            times = records.column("ingest_timestamp").cast(pa.int64())
-            first = times[0].as_py()
-            self.ingest_min_us = first if self.ingest_min_us is None else self.ingest_min_us
-            self.ingest_max_us = times[-1].as_py()
 
 
 def open_source(objects: ObjectStore, file: DoubtedFile, archive: ArchiveKey, cluster_id: str) -> Source:
@@ -104,43 +79,27 @@ def rewrite(
     was = layouts(source.found.topic_id, source.footer.schema_version).columns
     if gone := sorted(_without_schema(rows.schema) - _without_schema(was)):
         return Conflict(f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them")
+    place = Place(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
     writer = ArchiveWriter(objects.spool_dir(), rows.schema, rows.bounded, options.zstd_level)
     try:
-        sums, digest, errors = _Sums(), RecordsDigest(), Counter[tuple[str, str]]()
+        sums, errors = Sums(), Counter[tuple[str, str]]()
         for records in from_archive(objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts):
-            digest.update(records)
             sums.add(records)
             _append(writer, rows, source.archive.partition, records, options, errors)
-        if digest.digest() != source.footer.records_digest:
+        if sums.digest.digest() != source.footer.records_digest:
             raise Corrupted(f"{source.found.key}: its records do not have the digest that its footer says; restore it")
         if errors.total() > left:
             writer.discard()
             return Conflict(f"{errors.total() - left} of its keys and values that are decoded now would not be under the newest schema")
-        spooled = writer.finish(_footer(source, rows, cluster_id, epoch, digest.digest()))
-        why = _unlike(source, spooled, epoch, cluster_id, layouts)
+        spooled = writer.finish(footer_of(place, rows, source.footer.records_digest))
+        why = unlike(place, spooled, layouts)
         if why is not None:
             writer.discard()
             return Conflict(f"made anew it would not give its records back: {why}")
     except BaseException:
         writer.discard()
         raise
-    return _stored(objects, source, rows, spooled, sums, epoch, errors)
-
-
-def _unlike(source: Source, spooled: SpooledArchive, epoch: int, cluster_id: str, layouts: Layouts) -> str | None:
-    """Why the records of the new file are not those of the old one; None if they are, byte for byte."""
-    made = replace(source.found, key=_new_key(source, epoch), size=spooled.size, epoch=epoch)
-    try:
-        with pa.OSFile(str(spooled.path), "rb") as file:
-            check_records(file, made, cluster_id, layouts)
-    except Corrupted as error:
-        return str(error)
-    return None
-
-
-def _new_key(source: Source, epoch: int) -> str:
-    old = source.archive
-    return archive_key(old.topic_id, old.partition, old.granularity, old.partition_value, old.base, old.end, epoch)
+    return store(objects, place, rows, spooled, sums, errors)
 
 
 def _append(
@@ -155,58 +114,7 @@ def _append(
         built = rows.build(partition, records.slice(start, options.decode_rows))
         count_errors(built, errors)
         writer.append(built)
-        if writer.pending_rows >= options.row_group_rows or writer.pending_bytes >= options.row_group_bytes:
-            writer.close_row_group()
-
-
-def _footer(source: Source, rows: TopicRows, cluster_id: str, epoch: int, digest: bytes) -> Footer:
-    return Footer(
-        cluster_id=cluster_id,
-        topic=rows.topic.name,
-        topic_id=rows.topic.topic_id,
-        partition=source.archive.partition,
-        base=source.archive.base,
-        end=source.archive.end,
-        gaps=source.footer.gaps,
-        epoch=epoch,
-        schema=rows.topic.schema.version,
-        records_digest=digest,
-    )
-
-
-def _stored(
-    objects: ObjectStore,
-    source: Source,
-    rows: TopicRows,
-    spooled: SpooledArchive,
-    sums: _Sums,
-    epoch: int,
-    errors: Counter[tuple[str, str]],
-) -> WrittenFile | Conflict:
-    old = source.archive
-    key = _new_key(source, epoch)
-    stored = publish(objects, key, spooled)
-    if isinstance(stored, Conflict):
-        return stored
-    if stored.adopted:
-        return Conflict(f"{key} stands there already; the next run takes another key")
-    archive = ArchiveFile(
-        key=key,
-        size=stored.size,
-        sha256=stored.sha256,
-        records_digest=spooled.footer.records_digest,
-        partition=old.partition,
-        base=old.base,
-        end=old.end,
-        epoch=epoch,
-        schema_version=stored.schema_version,
-        rows=stored.metadata.num_rows,
-        raw_bytes=sums.raw_bytes,
-        ingest_min_us=sums.ingest_min_us or 0,
-        ingest_max_us=sums.ingest_max_us,
-        gaps=source.footer.gaps,
-    )
-    return WrittenFile(archive, data_file_of(objects, rows, old.partition_value, stored), dict(errors))
+        close_full(writer, options)
 
 
 def _errors(column: pa.Array[Any] | None) -> int:

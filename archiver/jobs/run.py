@@ -37,7 +37,7 @@ from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, gaps_archive
 from archiver.jobs.report import ArchiveReport, CommitEnd, CommitTry, RoundStep, TopicReport, commit_end
-from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, known_gaps, path_used, stirs, valid_through_us
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, known_gaps, paths_used, stirs, valid_through_us
 from archiver.jobs.scope import Scope, check_scope
 from archiver.jobs.topic_setup import TopicSetup, TopicWork
 from archiver.jobs.waiting import room, within
@@ -355,7 +355,7 @@ class ArchiveRun:
         parts = self._parts
         now_us = parts.clock.now_us()
         planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
-        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans):
+        if paths_used(parts.leader.fold, planned.plans):
             self._report.epoch = parts.leader.take_over()
             planned = choose_plans(works, intake, parts.leader.fold, parts.leader.fold.epoch, now_us, limits, self._broken)
         for halted in planned.halted:

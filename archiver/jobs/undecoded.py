@@ -95,6 +95,19 @@ def error_fields(schema_json: str) -> dict[Side, int]:
     return found
 
 
+def table_target(settings: TopicSettings, state: TopicState, cluster_id: str, objects: ObjectStore) -> TableTarget:
+    """The table that a topic of kind iceberg is archived to."""
+    return TableTarget(
+        topic=state.name,
+        topic_id=state.topic_id,
+        cluster_id=cluster_id,
+        identifier=parse_identifier(settings.archive.table or ""),
+        partitions=state.partitions,
+        granularity=settings.archive.partition_by[0],
+        location=objects.uri(table_prefix(state.topic_id)),
+    )
+
+
 def topic_table(
     settings: TopicSettings,
     state: TopicState,
@@ -105,16 +118,7 @@ def topic_table(
 ) -> tuple[Tables, TableView | None]:
     """The catalog and the table of a topic of kind iceberg, for looking; None if there is none. Raises as `load_table`."""
     catalog = tables(settings.archive.catalog or "")
-    target = TableTarget(
-        topic=state.name,
-        topic_id=state.topic_id,
-        cluster_id=cluster_id,
-        identifier=parse_identifier(settings.archive.table or ""),
-        partitions=state.partitions,
-        granularity=settings.archive.partition_by[0],
-        location=objects.uri(table_prefix(state.topic_id)),
-    )
-    return catalog, load_table(catalog, target, ledger.table_uuid)
+    return catalog, load_table(catalog, table_target(settings, state, cluster_id, objects), ledger.table_uuid)
 
 
 def doubted_files(objects: ObjectStore, topic_id: TopicId, tables: Tables, view: TableView) -> list[DoubtedFile]:

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from archiver.errors import Corrupted, Halt
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.state import FORMAT, restored, state_of
+from archiver.ledger.state import FORMATS, restored, state_of
 from archiver.log.checkpoints import KEPT, Checkpoints, seal, unseal
 from archiver.log.store import Log
 from archiver.objects.store import ObjectStore
@@ -52,8 +52,10 @@ def decode(data: bytes, where: str) -> LedgerCheckpoint:
         message = pb.LedgerState.FromString(unseal(MAGIC, data, where))
     except DecodeError as error:
         raise Corrupted(f"checkpoint {where} is not the state of the ledger") from error
-    if message.format != FORMAT:
-        raise Halt(f"checkpoint {where} has the format {message.format}, this version knows {FORMAT}; upgrade before reading this log")
+    if message.format not in FORMATS:
+        raise Halt(
+            f"checkpoint {where} has the format {message.format}, this version knows up to {FORMATS[-1]}; upgrade before reading this log"
+        )
     return LedgerCheckpoint(restored(message))
 
 

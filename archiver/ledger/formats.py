@@ -1,7 +1,8 @@
 """Which form of entry says what: an entry has the oldest format that suffices for it, so that older versions read as far as they can.
 
 Format 2 came with schemas that change and with the rewriting of archives, format 3 with retention: whoever does not know that offsets are
-gone on purpose would archive them again, or call them lost. A reader stops at a format that it does not know.
+gone on purpose would archive them again, or call them lost. Format 4 came with archives that stand for several: whoever takes one of the
+old ones for replaced counts the others' rows twice. A reader stops at a format that it does not know.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from google.protobuf.message import Message
 
 from archiver.proto import control_log_pb2 as pb
 
-FORMATS = (1, 2, 3)
+FORMATS = (1, 2, 3, 4)
 """Of the entries this version reads."""
 
 _SINCE_2 = (pb.FilesRewritten, pb.RewriteSettled)
@@ -22,6 +23,8 @@ def format_of(body: Message) -> int:
         return 2 if _says_more_than_1(body) else 1
     if isinstance(body, pb.StartMoved):
         return 3
+    if isinstance(body, pb.FilesRewritten) and any(file.more for file in body.files):
+        return 4
     return 2 if isinstance(body, _SINCE_2) else 1
 
 

@@ -110,6 +110,17 @@ class Leadership:
         self._kept = self._holding
         return epoch
 
+    def lead_anew(self) -> int:
+        """As `lead`, with an epoch that nobody has used yet, this process included."""
+        before = self.leader.epoch
+        epoch = self.lead()
+        return epoch if epoch != before else self.leader.take_over()
+
+    @property
+    def holding(self) -> bool:
+        """Whether the lease is kept between turns. If not, others get turns in between, and an epoch of theirs ends ours."""
+        return self._holding
+
     def heard(self, epoch: int) -> None:
         """Somebody in this process has read the log to its tail, where `epoch` is the newest: stand down if it is newer than our own."""
         if not self._kept:

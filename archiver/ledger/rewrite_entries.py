@@ -10,7 +10,7 @@ from collections.abc import Container
 
 from archiver.errors import Corrupted
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.rewrites import Replaced, Rewrite
+from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import TopicLedger
 from archiver.proto import control_log_pb2 as pb
 
@@ -22,12 +22,13 @@ def take_rewritten(index: int, epoch: int, topic: TopicLedger, condemned: Contai
     refused = 0
     for item in message.files:
         archive = ArchiveFile.from_proto(item.archive)
-        doomed = archive.key in condemned or item.old_key in condemned
+        olds = (OldArchive(item.old_key, item.old_size), *(OldArchive(more.key, more.size) for more in item.more))
+        doomed = archive.key in condemned or any(old.key in condemned for old in olds)
         if not archive.key or archive.epoch != epoch or topic.knows(archive.key) or doomed:
             refused += 1
             continue
         table_uuid = uuid.UUID(bytes=message.table_uuid)
-        rewrite = Rewrite(item.old_key, item.old_size, archive, table_uuid, message.last_sequence_number, index)
+        rewrite = Rewrite(olds, archive, table_uuid, message.last_sequence_number, index)
         topic.rewrites.under_way[archive.key] = rewrite
         topic.epoch_keys.add(archive.key)
     return refused
@@ -39,8 +40,9 @@ def take_settled(topic: TopicLedger, message: pb.RewriteSettled) -> None:
     for key in message.replaced:
         rewrite = rewrites.under_way.pop(key, None) or rewrites.abandoned.pop(key, (None, ""))[0]
         if rewrite is not None:
-            rewrites.replaced[rewrite.old_key] = Replaced(key, message.sequence_number)
-            topic.totals.stored_bytes += rewrite.archive.size - rewrite.old_size
+            rewrites.replaced.update((old.key, Replaced(key, message.sequence_number)) for old in rewrite.olds)
+            topic.totals.files = max(0, topic.totals.files + 1 - len(rewrite.olds))
+            topic.totals.stored_bytes += rewrite.archive.size - sum(old.size for old in rewrite.olds)
     for item in message.abandoned:
         rewrite = rewrites.under_way.pop(item.key, None)
         if rewrite is not None:

@@ -2,7 +2,7 @@
 
 Owns the three states of a rewrite: under way (the new object exists, nobody knows yet whether the table has it), replaced (the table has
 the new one, the old one may be deleted once no retained snapshot names it), abandoned (the new one is nobody's). Promises that watermarks
-and what counts as covered never change here: a rewrite holds the very offsets of the old archive. Old and new hold the same records, so
+and what counts as covered never change here: a rewrite holds the very offsets of the old archives. Old and new hold the same records, so
 whoever reads records may take either; whoever deletes must ask here.
 """
 
@@ -15,11 +15,20 @@ from archiver.ledger.archives import ArchiveFile
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
-    """One archive that was made anew."""
+class OldArchive:
+    """One that another takes the place of."""
 
-    old_key: str
-    old_size: int
+    key: str
+    size: int
+    """Bytes of the object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One archive that was made anew, of one or of several."""
+
+    olds: tuple[OldArchive, ...]
+    """In the order of their offsets; together they are the range of the new one."""
     archive: ArchiveFile
     """The new one."""
     table_uuid: uuid.UUID

@@ -13,13 +13,13 @@ from archiver.errors import Corrupted
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.rewrites import Replaced, Rewrite
+from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, Totals, WrittenEvent
 from archiver.proto import control_log_pb2
 from archiver.proto import ledger_state_pb2 as pb
 
-FORMAT = 1
-"""Of the message."""
+FORMATS = (1, 2)
+"""Of the messages that this version reads; it writes the oldest that suffices."""
 
 
 def state_of(fold: LedgerFold) -> pb.LedgerState:
@@ -29,7 +29,7 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
     events = {item.event.index: item.event for topic in fold.topics.values() for item in topic.pending if item.event is not None}
     event_places = {index: place for place, index in enumerate(sorted(events))}
     return pb.LedgerState(
-        format=FORMAT,
+        format=_format_of(fold),
         next_index=fold.next_index,
         last_id=fold.last_id,
         epoch=fold.epoch,
@@ -48,6 +48,13 @@ def state_of(fold: LedgerFold) -> pb.LedgerState:
             for key, one in fold.condemned.items()
         ],
     )
+
+
+def _format_of(fold: LedgerFold) -> int:
+    """2 if some rewrite has several old archives: who knows the first one alone would take the others for archives still."""
+    rewrites = [topic.rewrites for topic in fold.topics.values()]
+    open_ones = [item for one in rewrites for item in (*one.under_way.values(), *(item for item, _ in one.abandoned.values()))]
+    return 2 if any(len(item.olds) > 1 for item in open_ones) else 1
 
 
 def restored(message: pb.LedgerState) -> LedgerFold:
@@ -211,20 +218,20 @@ def _pending(message: pb.Pending, events: list[WrittenEvent]) -> PendingFile:
 
 def _rewrite_message(item: Rewrite, why: str = "") -> pb.Rewrite:
     return pb.Rewrite(
-        old_key=item.old_key,
-        old_size=item.old_size,
+        old_key=item.olds[0].key,
+        old_size=item.olds[0].size,
         archive=item.archive.to_proto(),
         table_uuid=item.table_uuid.bytes,
         last_sequence_number=item.last_sequence_number,
         index=item.index,
         why=why,
+        more=[control_log_pb2.FilesRewritten.OldFile(key=old.key, size=old.size) for old in item.olds[1:]],
     )
 
 
 def _rewrite(message: pb.Rewrite) -> Rewrite:
     return Rewrite(
-        message.old_key,
-        message.old_size,
+        (OldArchive(message.old_key, message.old_size), *(OldArchive(more.key, more.size) for more in message.more)),
         ArchiveFile.from_proto(message.archive),
         uuid.UUID(bytes=message.table_uuid),
         message.last_sequence_number,

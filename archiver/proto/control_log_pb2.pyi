@@ -258,14 +258,23 @@ class Deleted(_message.Message):
 class FilesRewritten(_message.Message):
     __slots__ = ("commit_id", "topic_id", "table_uuid", "last_sequence_number", "files")
     class File(_message.Message):
-        __slots__ = ("old_key", "old_size", "archive")
+        __slots__ = ("old_key", "old_size", "archive", "more")
         OLD_KEY_FIELD_NUMBER: _ClassVar[int]
         OLD_SIZE_FIELD_NUMBER: _ClassVar[int]
         ARCHIVE_FIELD_NUMBER: _ClassVar[int]
+        MORE_FIELD_NUMBER: _ClassVar[int]
         old_key: str
         old_size: int
         archive: ArchiveFile
-        def __init__(self, old_key: _Optional[str] = ..., old_size: _Optional[int] = ..., archive: _Optional[_Union[ArchiveFile, _Mapping]] = ...) -> None: ...
+        more: _containers.RepeatedCompositeFieldContainer[FilesRewritten.OldFile]
+        def __init__(self, old_key: _Optional[str] = ..., old_size: _Optional[int] = ..., archive: _Optional[_Union[ArchiveFile, _Mapping]] = ..., more: _Optional[_Iterable[_Union[FilesRewritten.OldFile, _Mapping]]] = ...) -> None: ...
+    class OldFile(_message.Message):
+        __slots__ = ("key", "size")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        SIZE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        size: int
+        def __init__(self, key: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
     COMMIT_ID_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     TABLE_UUID_FIELD_NUMBER: _ClassVar[int]

@@ -209,7 +209,7 @@ class Killed(_message.Message):
     def __init__(self, archive: _Optional[_Union[_control_log_pb2.ArchiveFile, _Mapping]] = ..., why: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
 
 class Rewrite(_message.Message):
-    __slots__ = ("old_key", "old_size", "archive", "table_uuid", "last_sequence_number", "index", "why")
+    __slots__ = ("old_key", "old_size", "archive", "table_uuid", "last_sequence_number", "index", "why", "more")
     OLD_KEY_FIELD_NUMBER: _ClassVar[int]
     OLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class Rewrite(_message.Message):
     LAST_SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     old_key: str
     old_size: int
     archive: _control_log_pb2.ArchiveFile
@@ -224,7 +225,8 @@ class Rewrite(_message.Message):
     last_sequence_number: int
     index: int
     why: str
-    def __init__(self, old_key: _Optional[str] = ..., old_size: _Optional[int] = ..., archive: _Optional[_Union[_control_log_pb2.ArchiveFile, _Mapping]] = ..., table_uuid: _Optional[bytes] = ..., last_sequence_number: _Optional[int] = ..., index: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+    more: _containers.RepeatedCompositeFieldContainer[_control_log_pb2.FilesRewritten.OldFile]
+    def __init__(self, old_key: _Optional[str] = ..., old_size: _Optional[int] = ..., archive: _Optional[_Union[_control_log_pb2.ArchiveFile, _Mapping]] = ..., table_uuid: _Optional[bytes] = ..., last_sequence_number: _Optional[int] = ..., index: _Optional[int] = ..., why: _Optional[str] = ..., more: _Optional[_Iterable[_Union[_control_log_pb2.FilesRewritten.OldFile, _Mapping]]] = ...) -> None: ...
 
 class Replaced(_message.Message):
     __slots__ = ("old_key", "by", "sequence_number")

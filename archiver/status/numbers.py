@@ -35,7 +35,7 @@ from archiver.telemetry_metrics import (
 )
 from intake.metrics import metrics_of
 from intake.writer import WriterMetrics
-from reconcile.clean import CleanReport
+from reconcile.clean_report import CleanReport
 from reconcile.findings import IDS
 from reconcile.pin import Pin
 from reconcile.reconcile_run import ReconcileReport
@@ -231,7 +231,7 @@ class Numbers:
         """As they were seen last, to notice one that was opened anew."""
         for step in ROUND_STEPS:
             self._counts["archiver_archive_seconds_total"][step,] = 0
-        for name in ("archiver_archive_rounds_total", "archiver_clean_condemned_total", "archiver_clean_deleted_total"):
+        for name in ("archiver_archive_rounds_total", *(f"archiver_clean_{what}_total" for what in ("condemned", "deleted", "compacted"))):
             self._counts[name][()] = 0
 
     # what happened
@@ -279,6 +279,7 @@ class Numbers:
         with self._lock:
             self._counts["archiver_clean_condemned_total"][()] += len(report.condemned)
             self._counts["archiver_clean_deleted_total"][()] += len(report.deleted)
+            self._counts["archiver_clean_compacted_total"][()] += sum(topic.archives for topic in report.compacted)
 
     def reconciled(self, report: ReconcileReport, *, whole: bool = True) -> None:
         """A run of the reconciler ended; one of a topic (not `whole`) says nothing of the others."""

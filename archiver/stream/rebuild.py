@@ -8,7 +8,7 @@ times, never below the segment's floor. Holds one batch of an archive, or one ro
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +44,10 @@ class Layout:
 
     columns: pa.Schema
     codec: RecordCodec
+
+
+class Vanished(Corrupted):
+    """An archive was listed and is gone: deleted by somebody, or by cleaning, because others hold its records."""
 
 
 Layouts = Callable[[TopicId, int], Layout]
@@ -97,6 +101,26 @@ def from_archive(
         raise passing(error, found.key) or damage from error
 
 
+def whole_archive(
+    objects: ObjectStore, found: FoundArchive, cluster_id: str, layouts: Layouts
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """The rows of one archive as they stand in it, and the records rebuilt from them, batch by batch.
+
+    All that `from_archive` checks; the digest is compared before the last batch, so nothing of it counts before it has come to its end.
+    Raises as `from_archive`.
+    """
+    try:
+        with _opened(objects, found) as source:
+            check_seal(source, found.key)
+            source.seek(0)
+            with pq.ParquetFile(source, page_checksum_verification=True) as file:
+                archive = _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
+                yield from archive.rows(found.base, found.end, BATCH_ROWS, RecordsDigest())
+    except (pa.ArrowException, OSError, ValueError) as error:
+        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it")
+        raise passing(error, found.key) or damage from error
+
+
 def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
     """Rebuild every record of an archive that is in no store yet; raises `Corrupted` if they do not have the digest in its footer."""
     try:
@@ -115,7 +139,7 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
     try:
         source = objects.open_input(found.key)
     except NotFound as error:
-        raise Corrupted(f"{found.key} was listed and is gone; offsets {found.base} to {found.end - 1} cannot be read from it") from error
+        raise Vanished(f"{found.key} was listed and is gone; offsets {found.base} to {found.end - 1} cannot be read from it") from error
     if found.size > VERIFY_BYTES_MAX:
         return source
     with source:
@@ -135,6 +159,11 @@ class _Archive:
 
     def records(self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None) -> Iterator[pa.RecordBatch]:
         """The records in [start, stop); with `digest`, which needs all of them, they are compared before the last batch."""
+        for _, records in self.rows(start, stop, batch_rows, digest):
+            yield records
+
+    def rows(self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """The rows as they stand in the file, and what `records` gives of them."""
         found = self._found
         chain = _Chain(found.key, start, stop, self._footer.gaps)
         groups = _row_groups(self._file.metadata, start, stop)
@@ -146,7 +175,7 @@ class _Archive:
                 if chain.complete:
                     self._compare(digest)
             if records.num_rows:
-                yield records
+                yield kept, records
             if chain.complete:
                 return
         chain.finish()
@@ -235,13 +264,21 @@ class _Chain:
 
     def _expected(self, end: int, count: int) -> npt.NDArray[np.int64] | None:
         """The offsets from the next one to `end` without gaps, if there are `count` of them."""
-        in_gaps = sum(max(0, min(high, end) - max(low, self._next)) for low, high in self._gaps)
+        gaps = self._gaps_in(self._next, end)
+        in_gaps = sum(min(high, end) - max(low, self._next) for low, high in gaps)
         if end - self._next - in_gaps != count:
             return None
         wanted = np.arange(self._next, end, dtype=np.int64)
-        for low, high in self._gaps:
-            wanted = wanted[(wanted < low) | (wanted >= high)]
-        return wanted
+        kept = np.ones(len(wanted), dtype=bool)
+        for low, high in gaps:
+            kept[max(0, low - self._next) : high - self._next] = False
+        return wanted[kept]
+
+    def _gaps_in(self, start: int, end: int) -> list[_Range]:
+        """The gaps that reach into [start, end)."""
+        first = max(0, bisect_right(self._gaps, start, key=lambda gap: gap[0]) - 1)
+        last = bisect_left(self._gaps, end, key=lambda gap: gap[0])
+        return [gap for gap in self._gaps[first:last] if gap[1] > start]
 
     def _lost(self, offsets: npt.NDArray[np.int64]) -> str:
         holes = np.flatnonzero(np.diff(offsets) > 1)

@@ -20,7 +20,7 @@ from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema, arrow_schema
 from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, find_archives
-from archiver.stream.rebuild import BATCH_ROWS, Layout, from_archive, from_intake
+from archiver.stream.rebuild import BATCH_ROWS, Layout, Vanished, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
 from intake.backlog import Backlog
 from intake.fold import TopicState
@@ -140,6 +140,7 @@ class RecordStream:
         at = start
         batch_rows = min(self._batch_rows, wanted)
         passed = self._passed(topic_id, partition)
+        gone: set[str] = set()
         while at < stop:
             place = bisect_right(passed, at, key=lambda empty: empty[1])
             low, high = passed[place] if place < len(passed) else (stop, stop)
@@ -150,9 +151,17 @@ class RecordStream:
             if found is not None:
                 if len(self._verified) >= _VERIFIED_MAX:
                     self._verified.clear()
-                for batch in from_archive(self._objects, found, at, stop, self._cluster_id, self._layout, batch_rows, self._verified):
-                    yield "archive", batch
-                at = found.end
+                try:
+                    for batch in from_archive(self._objects, found, at, stop, self._cluster_id, self._layout, batch_rows, self._verified):
+                        yield "archive", batch
+                    at = found.end
+                except Vanished:  # before the first batch
+                    gone.add(found.key)
+                    again = find_archives(self._objects, topic_id, partition, self._given_up(topic_id, partition))
+                    other = again.covering(at)
+                    if other is None or other.key in gone:
+                        raise
+                    archives = again  # what was merged or made anew meanwhile has the same records
                 continue
             until = min(stop, archives.next_base(at) or stop, low)
             for window in windows(self._intake, (topic_id, partition), at, until):

@@ -34,12 +34,13 @@ import pyarrow as pa
 
 from archiver.catalog.engines import SPARK_PACKAGES
 from bench.outcome import tell
-from bench.peers.contender import Contender, cpu_seconds
+from bench.peers.contender import Contender
 from bench.peers.ours import Archiver
 from bench.peers.parts import PROTOBUF, SINK, SPARK_KAFKA, WORKER, fetch
 from bench.peers.sink import Sink
 from bench.peers.streaming import SmallTriggers, Streaming
 from bench.peers.upstream import PARTITIONS, decoded, facts, fill
+from bench.processes import all_cpu_seconds
 from bench.writer import spread
 from tests.support import kafka_server
 from tests.support.kafka_server import KafkaServer
@@ -122,10 +123,10 @@ def run_once(kind: type[Contender], broker: KafkaServer, folder: Path, setup: Se
         until_there(contender, WARM, setup.warm_records)
         contender.rest()
         time.sleep(1.0)  # what it still had to write down
-        cpu, broker_cpu, began = contender.cpu_seconds(), sum(cpu_seconds(broker.pid).values()), time.perf_counter()
+        cpu, broker_cpu, began = contender.cpu_seconds(), all_cpu_seconds(broker.pid), time.perf_counter()
         contender.begin(MEASURED)
         samples = until_there(contender, MEASURED, records)
-        ended, then, broker_then = time.perf_counter(), contender.cpu_seconds(), sum(cpu_seconds(broker.pid).values())
+        ended, then, broker_then = time.perf_counter(), contender.cpu_seconds(), all_cpu_seconds(broker.pid)
         spent = {part: seconds - cpu.get(part, 0.0) for part, seconds in then.items()}
         contender.rest()
         check(kind.__name__, contender, wanted)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import psutil
 import pyarrow as pa
 
 from bench.peers.tables import Tables
 from bench.peers.upstream import COLUMNS
+from bench.processes import cpu_seconds
 from tests.harness.scene import kill_tree
 
 LOG_TAIL = 4000
@@ -101,16 +99,3 @@ class Contender(ABC):
                 cwd=self.folder,
                 env={**kept, **own, **environ},
             )
-
-
-def cpu_seconds(pid: int) -> dict[str, float]:
-    """Of a process and all that it started, by what they are: the program itself, a JVM, or others (Python workers of Spark)."""
-    found: defaultdict[str, float] = defaultdict(float)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        root = psutil.Process(pid)
-        for process in (root, *root.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                part = "jvm" if process.name() == "java" else "program" if process.pid == pid else "workers"
-                found[part] += times.user + times.system + times.children_user + times.children_system
-    return dict(found)

@@ -15,11 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import yaml
 
-from bench import orders
+from bench import deployment, orders
 from bench.peers.contender import Contender
-from bench.peers.tables import NAMESPACE
 from bench.peers.upstream import COLUMNS
 from tests.support.deployment import ROOT
 from tests.support.local_server import free_port
@@ -91,23 +89,13 @@ class Archiver(Contender):
 
     def configure(self, topics: Sequence[str]) -> Path:
         """Write the configuration; its file."""
-        (self.folder / "order.binpb").write_bytes(orders.descriptor_set())
-        self._doors = {topic: Door(self.brokers) for topic in topics}
-        sources = [{"kafka": self._source(topic, f"127.0.0.1:{door.port}")} for topic, door in self._doors.items()]
-        document = {
-            "cluster": "bench",
-            "data": {"uri": "data"},
-            "metadata": {"sqlite": {"path": "metadata.db"}},
-            "catalogs": [{"name": "local", "type": "sql", "uri": f"sqlite:///{self.tables.database}?timeout=60"}],
-            "spark": {"master": f"local[{self.cores}]"},
-            "http": {"listen": "127.0.0.1:0"},
-            "archive": _triggers(self.fresh_s),
-            "sources": sources,
-            "topics": [self._topic(topic) for topic in topics],
-        }
-        path = self.folder / "archiver.yaml"
-        path.write_text(yaml.safe_dump(document), encoding="utf-8")
-        return path
+        self._doors = {name: Door(self.brokers) for name in topics}
+        sources = [{"kafka": self._source(name, f"127.0.0.1:{door.port}")} for name, door in self._doors.items()]
+        groups = {**self.settings(), "http": {"listen": "127.0.0.1:0"}, "sources": sources}
+        document = deployment.document(
+            f"sqlite:///{self.tables.database}?timeout=60", [deployment.topic(name, 0) for name in topics], groups
+        )
+        return deployment.write(self.folder, orders.descriptor_set(), document)
 
     def begin(self, topic: str) -> None:
         self._doors[topic].open()
@@ -144,14 +132,6 @@ class Archiver(Contender):
             "discover_interval": "500ms",
             "request_timeout": "5s",
             "properties": {"reconnect.backoff.max.ms": "200"},
-        }
-
-    def _topic(self, topic: str) -> dict[str, Any]:
-        return {
-            "name": topic,
-            "partitions": 0,
-            "value": {"descriptor_set": "order.binpb", "message": "bench.Order"},
-            "archive": {"kind": "iceberg", "catalog": "local", "table": f"{NAMESPACE}.{topic}"},
         }
 
 

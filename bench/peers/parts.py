@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 from archiver.catalog.engines import SPARK_PACKAGES, SQLITE_PACKAGE
-from archiver.java import require_java
 from tests.support import kafka_server
-from tests.support.event_judge import COMPILER
-from tests.support.maven import CACHE, jars, spark_jars
+from tests.support.maven import compiled, jars, spark_jars
 
 SPARK_KAFKA = (
     *(f"org.apache.spark:spark-{name}-kafka-0-10_2.13:4.1.1" for name in ("sql", "token-provider")),
@@ -27,7 +21,6 @@ WORKER = ("org.apache.kafka:connect-runtime:4.3.1", kafka_server.PACKAGES[1])
 PROTOBUF = "com.google.protobuf:protobuf-java:4.33.0"
 CONVERTER = "benchpeers.OrderConverter"
 SOURCES = Path(__file__).with_name("java")
-COMPILE_TIMEOUT_S = 100
 
 
 def spark_classpath() -> list[Path]:
@@ -53,25 +46,7 @@ def fetch() -> None:
 
 
 def converter() -> Path:
-    """The folder with the compiled classes."""
+    """The folder with the compiled classes, and what lets a worker find them."""
     needed = [*jars(PROTOBUF), *jars(*WORKER, transitive=True)]
-    sources = sorted(SOURCES.rglob("*.java"))
-    digest = hashlib.sha256(repr(needed).encode() + b"".join(path.read_bytes() for path in sources))
-    classes = CACHE.parent / "bench-peers" / digest.hexdigest()[:16]
-    if not classes.exists():
-        folder = classes.with_name(f"{classes.name}.{os.getpid()}")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        compiler = [str(require_java(os.environ).executable), "-cp", str(jars(COMPILER)[0]), "org.eclipse.jdt.internal.compiler.batch.Main"]
-        asked = ["-17", "-nowarn", "-cp", os.pathsep.join(map(str, needed)), "-d", str(folder), *map(str, sources)]
-        done = subprocess.run([*compiler, *asked], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        services = folder / "META-INF" / "services"
-        services.mkdir(parents=True)
-        (services / "org.apache.kafka.connect.storage.Converter").write_text(f"{CONVERTER}\n")
-        try:
-            folder.rename(classes)
-        except OSError:
-            assert classes.exists()  # somebody else was quicker
-            shutil.rmtree(folder)
-    return classes
+    services = {"META-INF/services/org.apache.kafka.connect.storage.Converter": f"{CONVERTER}\n"}
+    return compiled("bench-peers/converter", SOURCES, needed, services)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archiver.java import require_java
+from bench.deployment import NAMESPACE
 from bench.peers.contender import Contender
 from bench.peers.parts import CONVERTER, sink_classpath, worker_classpath
-from bench.peers.tables import NAMESPACE
 from tests.support.local_server import free_port
 from tests.support.mirroring import Cluster
 

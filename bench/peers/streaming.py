@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bench import orders
+from bench.deployment import NAMESPACE
 from bench.peers.contender import Contender
 from bench.peers.parts import spark_classpath
-from bench.peers.tables import NAMESPACE
 
 END_S = 60.0
 

@@ -24,8 +24,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-CATALOG = "local"
-NAMESPACE = "bench"
+from bench.deployment import CATALOG, NAMESPACE
+
 _LINE = StructType(
     NestedField(9, "sku", StringType(), required=False),
     NestedField(10, "quantity", IntegerType(), required=False),

@@ -36,7 +36,7 @@ READ = {
     "checkpoint of the intake log: object": str(checkpoint.FORMAT),
     "checkpoint of the intake log: the state in it": numbers(checkpoint.STATE_FORMATS),
     "checkpoint of the ledger: object": str(ledger_checkpoint.OBJECT_FORMAT),
-    "checkpoint of the ledger: the state in it": str(ledger_state.FORMAT),
+    "checkpoint of the ledger: the state in it": numbers(ledger_state.FORMATS),
     "shelf": str(shelf.FORMAT),
     "intake file (`archiver.intake_format`)": intake_format.FORMAT,
     "archive (`archiver.version`)": archive_file.FORMAT_VERSION,

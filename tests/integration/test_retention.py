@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from archiver.objects.paths import parse_archive_key
-from reconcile.clean import CleanReport
+from reconcile.clean_report import CleanReport
 from tests.support.deployment import Deployment
 from tests.support.driver import AheadClock, Driver, catalog_table
 from tests.support.retention import keep

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.support.deployment import Deployment
 from tests.support.driver import Driver
 from tests.support.rest_catalog import RestCatalog
 from tests.support.rest_guard import BEARER, Guard, Guarded, properties
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server, data_group
 from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # needs Java twice
@@ -32,17 +31,8 @@ def on_s3(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iter
 
 def deployed(folder: Path, server: S3Server, guarded: Guarded, table: str, **more: str) -> Deployment:
     """A deployment on a bucket of its own, its catalog guarded."""
-    folder.mkdir(parents=True)
-    for name, text in (("key", ACCESS_KEY_ID), ("secret", SECRET_ACCESS_KEY), ("token", BEARER)):
-        (folder / name).write_text(text + "\n", encoding="utf-8")
-    data: dict[str, Any] = {
-        "uri": f"s3://{server.new_bucket()}/pre/fix",
-        "endpoint": server.uri,
-        "region": REGION,
-        "path_style": True,
-        "access_key_id": {"file": "key"},
-        "secret_access_key": {"file": "secret"},
-    }
+    data = data_group(folder, server.new_bucket(), server.uri)
+    (folder / "token").write_text(BEARER + "\n", encoding="utf-8")
     catalog = {"name": "lake", **properties(guarded), "token": {"file": "token"}, **more}
     topic = {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "lake", "table": table}}
     return Deployment(folder, overrides={"data": data, "catalogs": [catalog], "topics": [topic]})

@@ -131,8 +131,8 @@ COMMITTING = (
     _tested(
         "a path is used twice (P2)",
         "archiver/jobs/run.py",
-        "        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans):",
-        "        if any(path_used(parts.leader.fold.topic(plan.topic_id), plan) for plan in planned.plans[:0]):",
+        "        if paths_used(parts.leader.fold, planned.plans):",
+        "        if paths_used(parts.leader.fold, planned.plans[:0]):",
         ("tests/integration/test_driver.py",),
     ),
     _simulated(

@@ -24,7 +24,7 @@ from tests.support.etcd_server import EtcdThree
 from tests.support.http_faults import Fault, Operation, Play
 from tests.support.rest_catalog import RestCatalog
 from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server, data_group
 
 STORE_FAULTS: Final = {
     "store-reply-lost": Fault(Play.RESET_AFTER),
@@ -54,18 +54,8 @@ class BucketScene(EtcdScene):
     def prepare(self) -> None:
         super().prepare()
         assert self.bucket is not None
-        for name, text in (("key", self.bucket.access_key_id), ("secret", self.bucket.secret_access_key)):
-            (self.folder / name).write_text(f"{text}\n", encoding="utf-8")
         document: dict[str, Any] = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        document["data"] = {
-            "uri": f"s3://{self.bucket.name}/harness",
-            "endpoint": self.endpoint,
-            "region": self.bucket.region,
-            "path_style": True,
-            "access_key_id": {"file": "key"},
-            "secret_access_key": {"file": "secret"},
-            "request_timeout": "10s",
-        }
+        document["data"] = data_group(self.folder, self.bucket.name, self.endpoint, "harness") | {"request_timeout": "10s"}
         document["catalogs"] = [{"name": "local", "type": "rest", "uri": self.rest}]
         self.config.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
 

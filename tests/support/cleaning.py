@@ -20,7 +20,8 @@ from intake.fold import Landed
 from intake.format import PlacedSegment
 from intake.producers import Stamp
 from intake.sequencer import Sequencer
-from reconcile.clean import CleanParts, CleanReport, CleanRun
+from reconcile.clean import CleanParts, CleanRun
+from reconcile.clean_report import CleanReport
 from reconcile.clean_tables import TableFolders
 from reconcile.lines import TopicLine
 from tests.support.faulty_log import FaultyLog

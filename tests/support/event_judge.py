@@ -1,15 +1,12 @@
 """The Java classes of Iceberg as the judge of control events: compiled once per release, run as a process.
 
-Owns the way to them: which packages a release needs, and the folder of compiled classes in the checkout's `.cache`. Needs a Java runtime
-(the one that Spark needs) and no JDK: the compiler is Eclipse's, a package like the others.
+Owns the way to them: which packages a release needs. Needs a Java runtime (the one that Spark needs) and no JDK.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from archiver.java import require_java
-from tests.support.maven import CACHE, jars, spark_jars
+from tests.support.maven import compiled, jars, spark_jars
 
-SOURCES = Path(__file__).resolve().parents[1] / "compat" / "event_judge" / "eventjudge"
-COMPILER = "org.eclipse.jdt:ecj:3.40.0"
+SOURCES = Path(__file__).resolve().parents[1] / "compat" / "event_judge"
 AVRO_OF = {"1.12.0": "1.12.2", "1.10.1": "1.12.0"}
 """Releases of Iceberg, each with the Avro that its core asks for."""
 CURRENT, OLDER = AVRO_OF
@@ -90,32 +86,4 @@ def judge(release: str) -> Judge:
     iceberg = [f"org.apache.iceberg:iceberg-{name}:{release}" for name in _ICEBERG]
     needed = jars(*iceberg, f"org.apache.avro:avro:{AVRO_OF[release]}", "com.github.ben-manes.caffeine:caffeine:3.2.2")
     needed += spark_jars("jackson-annotations", "jackson-core", "jackson-databind", "slf4j-api")
-    digest = hashlib.sha256(
-        repr([str(path) for path in needed]).encode() + b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir()))
-    )
-    classes = CACHE.parent / "event-judge" / f"{release}-{digest.hexdigest()[:16]}"
-    if not classes.exists():
-        _compile(needed, classes)
-    return Judge(release, (classes, *needed))
-
-
-def _compile(needed: Sequence[Path], classes: Path) -> None:
-    """Into a folder of our own, which takes its name when it is whole: another process may be compiling too."""
-    folder = classes.with_name(f"{classes.name}.{os.getpid()}")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    java = str(require_java(os.environ).executable)
-    compiler = [java, "-cp", str(jars(COMPILER)[0]), "org.eclipse.jdt.internal.compiler.batch.Main", "-17", "-nowarn", "-encoding", "UTF-8"]
-    done = subprocess.run(
-        [*compiler, "-cp", os.pathsep.join(map(str, needed)), "-d", str(folder), str(SOURCES.parent)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    try:
-        folder.rename(classes)
-    except OSError:
-        assert classes.exists()  # the other process was quicker
-        shutil.rmtree(folder)
+    return Judge(release, (compiled(f"event-judge/{release}", SOURCES, needed), *needed))

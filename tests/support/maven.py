@@ -2,6 +2,8 @@
 
 Owns that folder. Promises that two processes asking at once fetch once, and that a file under its final name is whole. Must never resolve
 again what is there: nothing is asked of the network then. A coordinate is `group:name:version[:classifier][@extension]`.
+
+Also compiles what we have written in Java, without a JDK: the compiler is Eclipse's, a package like the others.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "jars"
 FETCH_TIMEOUT_S = 600
 FETCH_TRIES = 3
+COMPILER = "org.eclipse.jdt:ecj:3.40.0"
+COMPILE_TIMEOUT_S = 100
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 """What pyspark brings along: Hadoop, Jackson, Jetty (shaded), SLF4J, py4j. Nothing of it is fetched again."""
@@ -79,6 +83,34 @@ def jars(*coordinates: str, transitive: bool = False) -> list[Path]:
                 written.rename(resolved)
     own = [one.path for one in wanted]
     return own + [path for name in resolved.read_text().splitlines() if (path := CACHE / name) not in own]
+
+
+def compiled(name: str, sources: Path, needed: Sequence[Path], resources: Mapping[str, str] | None = None) -> Path:
+    """The folder with the classes of all Java files below `sources`, which need those jars, and with `resources` by their path.
+
+    Made unless one of the same was, in `.cache` under that name and a digest of what goes into it.
+    """
+    files, resources = sorted(sources.rglob("*.java")), resources or {}
+    digest = hashlib.sha256(repr((list(map(str, needed)), dict(resources))).encode() + b"".join(path.read_bytes() for path in files))
+    classes = CACHE.parent / f"{name}-{digest.hexdigest()[:16]}"
+    if not classes.exists():
+        # Into a folder of our own, which takes its name when it is whole: another process may be compiling too.
+        folder = classes.with_name(f"{classes.name}.{os.getpid()}")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        main = [str(require_java(os.environ).executable), "-cp", str(jars(COMPILER)[0]), "org.eclipse.jdt.internal.compiler.batch.Main"]
+        asked = ["-17", "-nowarn", "-encoding", "UTF-8", "-cp", os.pathsep.join(map(str, needed)), "-d", str(folder), *map(str, files)]
+        done = subprocess.run([*main, *asked], capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for path, text in resources.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+        try:
+            folder.rename(classes)
+        except OSError:
+            assert classes.exists()  # the other process was quicker
+            shutil.rmtree(folder)
+    return classes
 
 
 def _parsed(text: str) -> Coordinate:

@@ -27,7 +27,7 @@ from tests.support.mapping_page import PageRow, hexadecimal, page_rows, proto_fi
 from tests.support.protos import message_class
 from tests.support.rest_catalog import RestCatalog
 from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_server import S3Server, data_group
 
 CATALOG: Final = "lake"
 DAY_S: Final = 86_400.0
@@ -141,17 +141,7 @@ def filled(folder: Path, server: S3Server, catalog: RestCatalog) -> Iterator[Lak
 
 
 def _deployment(folder: Path, server: S3Server, catalog: RestCatalog, reads: Reads) -> Deployment:
-    folder.mkdir(parents=True)
-    (folder / "key").write_text(ACCESS_KEY_ID + "\n", encoding="utf-8")
-    (folder / "secret").write_text(SECRET_ACCESS_KEY + "\n", encoding="utf-8")
-    data = {
-        "uri": f"s3://{server.new_bucket()}/pre/fix",
-        "endpoint": reads.uri,
-        "region": REGION,
-        "path_style": True,
-        "access_key_id": {"file": "key"},
-        "secret_access_key": {"file": "secret"},
-    }
+    data = data_group(folder, server.new_bucket(), reads.uri)
     topics = [
         {
             "name": name,

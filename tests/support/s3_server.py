@@ -127,6 +127,21 @@ class S3Server(LocalServer):
         return store
 
 
+def data_group(folder: Path, bucket: str, endpoint: str, prefix: str = "pre/fix") -> dict[str, Any]:
+    """The group `data` of a configuration in that folder, which is made; puts the keys there, in files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("key", ACCESS_KEY_ID), ("secret", SECRET_ACCESS_KEY)):
+        (folder / name).write_text(f"{text}\n", encoding="utf-8")
+    return {
+        "uri": f"s3://{bucket}/{prefix}",
+        "endpoint": endpoint,
+        "region": REGION,
+        "path_style": True,
+        "access_key_id": {"file": "key"},
+        "secret_access_key": {"file": "secret"},
+    }
+
+
 def _answers(port: int, tls: bool) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     if tls:  # only whether somebody is there

@@ -30,7 +30,8 @@ from archiver.settings_topics import TopicArchiveSettings
 from intake.backlog import Backlog
 from intake.fold import IntakeFold
 from intake.sequencer import Sequencer
-from reconcile.clean import CleanParts, CleanReport, CleanRun
+from reconcile.clean import CleanParts, CleanRun
+from reconcile.clean_report import CleanReport
 from reconcile.clean_tables import TableFolders
 from reconcile.lines import LineReader
 from reconcile.replaced import ReplacedArchives

@@ -314,8 +314,10 @@ class FaultyTables:
     def repartition(self, view: TableView, granularity: Granularity) -> Evolved:
         return self._tables.repartition(view, granularity)
 
-    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
-        return self._tables.prepare_exchange(view, exchanges, summary)
+    def prepare_exchange(
+        self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> Prepared:
+        return self._tables.prepare_exchange(view, removed, added, summary)
 
     def prepare_removal(
         self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]

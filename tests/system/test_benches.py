@@ -131,6 +131,7 @@ def test_growth(tmp_path: Path) -> None:
             then = window["then"]
             # Two entries come before the first round: the epoch and the schema; with the rounds, the texts of their five events.
             assert then["ledger_entries"] == 2 + 5 + 5 * commits
+            assert then["archives"] == then["manifest_entries"] == commits * table["partitions"]
             assert then["snapshots"] == then["snapshot_log"] == commits
             assert then["metadata_log"] == min(commits, 100)
             # The 25th merges, and is one of those that are merged.
@@ -140,7 +141,22 @@ def test_growth(tmp_path: Path) -> None:
                 # The metadata file is read for the look, the swap and the proof, and written once; so are manifest and manifest list.
                 assert cost["requests"] >= 6
                 assert cost["bytes_read"] > cost["bytes_written"] > 4096
-        assert set(table["growth"]) == {"bytes", "requests", "p50", "cpu_p50", "ledger_cpu_p50", "reached"}
+            # No checkpoint is due yet, so a new process reads everything.
+            assert window["restart"]["entries"] == window["restart"]["entries_read"] == then["ledger_entries"]
+            assert window["audit"]["entries"] == then["archives"], "a verdict of every entry"
+            assert window["audit"]["peak_mib"] >= window["audit"]["imported_mib"] > 0
+        for name in ("archives", "commit_cpu_by_young", "plan_cpu_by_young", "checkpoint_bytes", "restart_cpu_s", "audit_entries_per_s"):
+            assert list(table["curves"][name]["points"]) == ["5", "27"]
+        assert table["curves"]["archives"]["last_by_first"] == pytest.approx(30 / 8, abs=1e-3)
+        times = {"p50", "cpu_p50", "ledger_cpu_p50", "look_cpu_p50", "plan_cpu_p50"}
+        assert set(table["growth"]) == {"bytes", "requests", "reached", "audit_entries_per_cpu_s", "audit_reached"} | times
+    points = document["intake"]["points"]
+    assert list(points) == ["1000", "1100"]
+    for entries, point in points.items():
+        # The first 401 declare the topic and open the producers; each other one has 20 segments.
+        assert point["entries"] == point["entries_read"] == int(entries)
+        assert point["plan_segments"] == (int(entries) - 401) * document["intake"]["segments_per_entry"]
+        assert point["plans"] == document["intake"]["partitions"]
 
 
 def test_capacity(tmp_path: Path) -> None:
@@ -170,6 +186,12 @@ def test_deep_audit(tmp_path: Path) -> None:
         check_spread(ratio)
         assert (rates["min"] - 0.5) / (refine["max"] + 0.5) - 0.01 <= ratio["min"]
         assert ratio["max"] <= (rates["max"] + 0.5) / (refine["min"] - 0.5) + 0.01
+    assert set(document["deep_cpu_us_per_row"]) == {"program", "jvm", "workers"}
+    steps = document["worker_cpu_us_per_row"]
+    assert set(steps) == {"all", "read", "rebuild", "encode", "digest", "look"}
+    for step in steps.values():
+        check_spread(step)
+    assert steps["encode"]["max"] < steps["rebuild"]["max"] < steps["all"]["max"], "ptars is a part of rebuilding, and that of all"
 
 
 @pytest.mark.slow
@@ -321,3 +343,18 @@ def test_memory(tmp_path: Path) -> None:
         assert 50 < peaks["worker"] < sum(peaks.values())
         assert max(peaks.values()) < backlog["together_mib"] < sum(peaks.values()) * document["machine"]["cores"]
         assert backlog["archives"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(TIMEOUT_S + 60)
+def test_compaction_of_small_archives(tmp_path: Path) -> None:
+    document = measured("compaction", tmp_path)
+    assert document["before"]["archives"] > 5 * document["after"]["archives"]
+    assert document["after"]["archives"] == 4, "one of each partition"
+    assert document["after"]["bytes"] < document["before"]["bytes"]
+    for engine in ("duckdb", "spark"):
+        query = document["queries"][engine]
+        assert min(query["before_seconds"] + query["after_seconds"]) > 0
+        assert query["faster"] > 0
+    assert document["records_per_cpu_second"] > 0

@@ -24,7 +24,7 @@ DOCUMENT = {
     "kinds",
     "uploads",
 }
-DOCUMENT |= {"error"}
+DOCUMENT |= {"compacted", "error"}
 
 
 @pytest.fixture

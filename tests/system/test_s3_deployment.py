@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.deployment import Deployment, check_present, jsonl, sample_records
 from tests.support.processes import until
 from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_server import SECRET_ACCESS_KEY, S3Server, data_group
 from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
 from tests.support.serving import Served, quick
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
@@ -31,17 +30,7 @@ def server(request: pytest.FixtureRequest) -> S3Server:
 
 def deployed(folder: Path, server: S3Server, endpoint: str | None = None) -> Deployment:
     """A deployment on a new bucket, its keys in files."""
-    folder.mkdir()
-    (folder / "key").write_text(ACCESS_KEY_ID + "\n", encoding="utf-8")
-    (folder / "secret").write_text(SECRET_ACCESS_KEY + "\n", encoding="utf-8")
-    data: dict[str, Any] = {
-        "uri": f"s3://{server.new_bucket()}/pre/fix",
-        "endpoint": endpoint or server.uri,
-        "region": REGION,
-        "path_style": True,
-        "access_key_id": {"file": "key"},
-        "secret_access_key": {"file": "secret"},
-    }
+    data = data_group(folder, server.new_bucket(), endpoint or server.uri)
     return Deployment(folder, failpoints_asked=True, overrides={"data": data})
 
 

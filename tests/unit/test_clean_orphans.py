@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.rewrites import Replaced, Rewrite
+from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import KilledFile, PendingFile, TopicLedger
 from archiver.objects.paths import archive_key, data_prefix, metadata_prefix
 from archiver.objects.store import ObjectInfo
@@ -54,7 +54,7 @@ def test_below_the_start_an_archive_is_retired_and_one_that_reaches_beyond_it_st
 def test_d1_what_is_pending_or_of_a_newer_leader_stays() -> None:
     ledger = TopicLedger(TOPIC_ID)
     ledger.add_pending(PendingFile(archive(key(0, 10)), b"", None, 0, 0, None, 0))
-    ledger.rewrites.under_way[key(20, 30)] = Rewrite(key(20, 30, 2), 1, archive(key(20, 30)), uuid.UUID(int=1), 1, 1)
+    ledger.rewrites.under_way[key(20, 30)] = Rewrite((OldArchive(key(20, 30, 2), 1),), archive(key(20, 30)), uuid.UUID(int=1), 1, 1)
     ledger.rewrites.replaced[key(30, 40)] = Replaced(key(30, 40, 2), 1)
     found = judged(folder(ledger, {key(0, 100, 3)}), key(0, 10), key(20, 30), key(30, 40), key(40, 50, 6), key(0, 100, 3))
     assert found == {}
@@ -63,7 +63,7 @@ def test_d1_what_is_pending_or_of_a_newer_leader_stays() -> None:
 def test_killed_archives_go_at_any_age() -> None:
     ledger = TopicLedger(TOPIC_ID)
     ledger.killed[key(0, 10)] = KilledFile(archive(key(0, 10)), "why", 1)
-    rewrite = Rewrite(key(10, 20), 1, archive(key(10, 20, 2)), uuid.UUID(int=1), 1, 1)
+    rewrite = Rewrite((OldArchive(key(10, 20), 1),), archive(key(10, 20, 2)), uuid.UUID(int=1), 1, 1)
     ledger.rewrites.abandoned[key(10, 20, 2)] = (rewrite, "why")
     named = {key(0, 20, 3)}
     found = judged(folder(ledger, named), *named, key(0, 10), key(10, 20, 2), modified_us=YOUNG_US)

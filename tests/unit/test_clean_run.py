@@ -18,7 +18,7 @@ from archiver.proto import intake_log_pb2 as ipb
 from archiver.settings_groups import CleanupSettings
 from intake.backlog import Backlog
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
-from reconcile.clean import CleanReport
+from reconcile.clean_report import CleanReport
 from reconcile.pin import oldest_pin
 from reconcile.vacuum import needed_files
 from tests.support.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of

@@ -11,7 +11,7 @@ from archiver.jobs.looks import Looks
 from archiver.jobs.replay_report import ReplayReport, TopicReplay
 from archiver.jobs.report import ArchiveReport, CommitTry, TopicReport
 from archiver.settings import Settings
-from reconcile.clean import CleanReport
+from reconcile.clean_report import CleanReport
 
 
 def archived() -> ArchiveReport:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.given_up import GivenUp
-from archiver.ledger.rewrites import Replaced, Rewrite
+from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import KilledFile, TopicLedger
 from tests.support.tables import TOPIC_ID
 
@@ -64,7 +64,7 @@ def test_what_is_condemned_or_was_made_anew_is_never_read() -> None:
     ledger = ledger_of(given_up)
     ledger.rewrites.replaced[old.key] = Replaced(new.key, 1)
     assert GivenUp.of(ledger, 0, {condemned.key, given_up.key}).kept([condemned, old, new, given_up]) == [new]
-    rewrite = Rewrite(old.key, 1, archive(new), uuid.UUID(int=1), 1, 1)
+    rewrite = Rewrite((OldArchive(old.key, 1),), archive(new), uuid.UUID(int=1), 1, 1)
     ledger.rewrites.replaced.clear()
     ledger.rewrites.abandoned[new.key] = (rewrite, "why")
     assert GivenUp.of(ledger, 0, {condemned.key, given_up.key}).kept([condemned, old, new, given_up]) == [old]

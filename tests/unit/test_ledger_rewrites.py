@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.formats import format_of
+from archiver.ledger.formats import FORMATS, format_of
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
@@ -37,8 +38,9 @@ def topic_of(feed: Feed) -> TopicLedger:
     return feed.fold.topic(TopicId(TOPIC))
 
 
-def rewritten(feed: Feed, epoch: int, new: ArchiveFile, old: str = "", table: bytes = TABLE.bytes) -> None:
-    item = pb.FilesRewritten.File(old_key=old or key(1), old_size=10, archive=new.to_proto())
+def rewritten(feed: Feed, epoch: int, new: ArchiveFile, old: str = "", table: bytes = TABLE.bytes, more: Sequence[str] = ()) -> None:
+    further = [pb.FilesRewritten.OldFile(key=one, size=20) for one in more]
+    item = pb.FilesRewritten.File(old_key=old or key(1), old_size=10, archive=new.to_proto(), more=further)
     body = pb.FilesRewritten(topic_id=bytes.fromhex(TOPIC), table_uuid=table, last_sequence_number=3, files=[item])
     feed.add(epoch, files_rewritten=body)
 
@@ -69,6 +71,41 @@ def test_a_rewrite_takes_the_place_of_the_old_archive_and_moves_nothing_else() -
     assert (key(1) in topic.unread, key(2) in topic.unread) == (True, False)
     assert topic.totals.stored_bytes == 17
     assert still(feed) == before
+
+
+def test_an_archive_takes_the_place_of_several() -> None:
+    feed = begun()
+    feed.written(2, archive(2, 5, 9, size=20))
+    feed.committed(2, {0: 9}, (key(2, 5, 9),))
+    feed.start(3)
+    before = topic_of(feed)
+    rows, marks, stored = before.totals.rows, dict(before.watermarks), before.totals.stored_bytes
+    rewritten(feed, 3, archive(3, 0, 9, size=25), more=(key(2, 5, 9),))
+    settled(feed, 3, replaced=(key(3, 0, 9),), sequence=6)
+    topic = topic_of(feed)
+    assert {old: (one.by, one.sequence_number) for old, one in topic.rewrites.replaced.items()} == {
+        key(1): (key(3, 0, 9), 6),
+        key(2, 5, 9): (key(3, 0, 9), 6),
+    }
+    assert (topic.totals.files, topic.totals.rows, topic.totals.stored_bytes) == (1, rows, stored - 30 + 25)
+    assert dict(topic.watermarks) == marks
+    feed.add(3, deleted=pb.Deleted(keys=[key(1), key(2, 5, 9)]))
+    assert topic_of(feed).rewrites.replaced == {}
+
+
+def test_p2_what_stands_for_a_condemned_archive_is_refused() -> None:
+    feed = begun()
+    feed.add(2, condemned=pb.Condemned(keys=["other"], why="because"))
+    rewritten(feed, 2, archive(2), more=("other",))
+    assert (topic_of(feed).rewrites.under_way, feed.fold.refused) == ({}, 1)
+
+
+def test_an_entry_with_several_old_archives_has_a_format_of_its_own() -> None:
+    """Who reads the first one alone would take the others for archives still, and count their rows twice."""
+    one = pb.FilesRewritten.File(old_key="a", archive=archive(2).to_proto())
+    several = pb.FilesRewritten.File(old_key="a", archive=archive(2).to_proto(), more=[pb.FilesRewritten.OldFile(key="b")])
+    assert format_of(pb.FilesRewritten(files=[one])) == 2
+    assert format_of(pb.FilesRewritten(files=[one, several])) == FORMATS[-1] == 4
 
 
 def test_the_ids_of_a_version_that_only_a_rewrite_was_made_with_are_fixed() -> None:

@@ -15,7 +15,8 @@ from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.checkpoint import MAGIC, decode, encode
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.state import state_of
+from archiver.ledger.rewrites import OldArchive, Rewrite
+from archiver.ledger.state import restored, state_of
 from archiver.ledger.views import TopicLedger
 from archiver.log.checkpoints import seal
 from archiver.objects.paths import archive_key
@@ -132,7 +133,9 @@ class Chronicle:
 
     def rewrite(self) -> None:
         archive = dataclasses.replace(self.archive(TOPICS[0]), key=f"new/{self.number}")
-        item = pb.FilesRewritten.File(old_key=self.random.choice([*self.keys, "old"]), old_size=8, archive=archive.to_proto())
+        more = [pb.FilesRewritten.OldFile(key=f"more/{number}", size=number) for number in range(self.random.choice([0, 0, 2]))]
+        old = self.random.choice([*self.keys, "old"])
+        item = pb.FilesRewritten.File(old_key=old, old_size=8, archive=archive.to_proto(), more=more)
         self.add(files_rewritten=pb.FilesRewritten(topic_id=bytes.fromhex(TOPICS[0]), table_uuid=TABLES[0].bytes, files=[item]))
 
     def settle_rewrite(self) -> None:
@@ -247,7 +250,8 @@ def test_everything_that_a_fold_knows_is_stored() -> None:
     moving.watermarks.add(partition=1, offset=4)
     add(table_committed=moving)
     for number, name in enumerate(("new/1", "new/2", "new/3")):
-        item = pb.FilesRewritten.File(old_key=f"old/{number}", old_size=8, archive=archive(0, 5, name))
+        more = [pb.FilesRewritten.OldFile(key=f"more/{number}", size=9)] * number
+        item = pb.FilesRewritten.File(old_key=f"old/{number}", old_size=8, archive=archive(0, 5, name), more=more)
         add(files_rewritten=pb.FilesRewritten(topic_id=topic, table_uuid=TABLES[0].bytes, last_sequence_number=6, files=[item]))
     gone = pb.RewriteSettled(topic_id=topic, sequence_number=7, replaced=["new/1"])
     gone.abandoned.add(key="new/2", why="lost")
@@ -273,7 +277,7 @@ def test_a_wrong_bit_is_noticed_and_a_newer_format_refused() -> None:
         with pytest.raises(Corrupted, match="is damaged"):
             decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], "here")
     newer = state_of(fold)
-    newer.format = 2
+    newer.format = 3
     with pytest.raises(Halt, match="upgrade"):
         decode(seal(MAGIC, newer.SerializeToString()), "here")
 
@@ -286,3 +290,16 @@ def test_a_state_that_contradicts_itself_is_refused() -> None:
     wrong.events.add(index=1, text=99, datum=b"d", files=1)
     with pytest.raises(Corrupted, match="contradicts itself"):
         decode(seal(MAGIC, wrong.SerializeToString()), "here")
+
+
+def test_rewrites_of_several_archives_have_a_format_of_their_own() -> None:
+    """A version that knows the first of them alone would misread the state; it refuses one of format 2."""
+    for several, number in ((False, 1), (True, 2)):
+        fold = LedgerFold()
+        topic = fold.topics.setdefault(TopicId(TOPICS[0]), TopicLedger(TopicId(TOPICS[0])))
+        olds = tuple(OldArchive(key, 1) for key in (("a", "b") if several else ("a",)))
+        archive = ArchiveFile("new", 1, b"", b"", 0, 0, 5, 1, 1, 5, 5, 0, 0)
+        topic.rewrites.abandoned["new"] = (Rewrite(olds, archive, TABLES[0], 3, 0), "because")
+        message = state_of(fold)
+        assert message.format == number
+        assert restored(message).topics[TopicId(TOPICS[0])].rewrites == topic.rewrites

@@ -15,6 +15,7 @@ import pytest
 from archiver.clock import ManualClock
 from archiver.errors import RetryLater
 from archiver.ids import TopicId
+from archiver.jobs.compaction import TopicCompaction
 from archiver.jobs.report import ArchiveReport, CommitEnd, CommitTry
 from archiver.schema.causes import CAUSES, Cause, cause_of
 from archiver.settings_daemon import MetricsSettings
@@ -42,7 +43,7 @@ from archiver.web.metrics import Message, Scope, counting, exposition, route_of
 from archiver.web.openapi import ENDPOINTS
 from intake.sources.files import FilesState
 from intake.writer import WriterMetrics
-from reconcile.clean import CleanReport
+from reconcile.clean_report import CleanReport
 from reconcile.findings import Finding
 from reconcile.pin import Pin
 from reconcile.reconcile_run import ReconcileReport
@@ -311,7 +312,8 @@ def test_what_runs_did() -> None:
     at.numbers.archived(report)
     at.numbers.archived(report)
     at.numbers.cleaned(CleanReport(True, 0, condemned=["x"]))
-    at.numbers.cleaned(CleanReport(False, 0, condemned=["x"], deleted=["y", "z"]))
+    compacted = [TopicCompaction("a", merged=1, archives=4), TopicCompaction("b", merged=1, archives=2)]
+    at.numbers.cleaned(CleanReport(False, 0, condemned=["x"], deleted=["y", "z"], compacted=compacted))
     found = at.shown()
     assert found[series("archiver_archive_rounds_total")] == 4
     assert found[series("archiver_archive_records_total", topic="a")] == 20
@@ -326,7 +328,8 @@ def test_what_runs_did() -> None:
     assert found[series("archiver_commit_seconds_bucket", le="0.5")] == 2
     assert found[series("archiver_commit_seconds_bucket", le="120.0")] == 2
     assert found[series("archiver_commit_seconds_bucket", le="+Inf")] == 4
-    assert (found[series("archiver_clean_condemned_total")], found[series("archiver_clean_deleted_total")]) == (1, 2)
+    cleaned = [found[series(f"archiver_clean_{what}_total")] for what in ("condemned", "deleted", "compacted")]
+    assert cleaned == [1, 2, 6]
 
 
 def test_findings_are_shown_by_id_and_what_was_repaired_is_counted() -> None:

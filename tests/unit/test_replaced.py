@@ -11,6 +11,7 @@ from archiver.catalog.tables import SnapshotView, Tables, TableView
 from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.rewrites import Replaced
+from archiver.ledger.views import CondemnedObject
 from archiver.objects.paths import archive_key
 from archiver.settings import TopicSettings
 from intake.backlog import Backlog
@@ -44,12 +45,14 @@ class _Backlog:
     topics_by_id = {TOPIC_ID: TopicState(TOPIC_ID, "orders", 1, 0)}  # noqa: RUF012
 
 
-def due(path: str) -> list[str]:
+def due(path: str, exchanged_at: int = 5, *, condemned: bool = False) -> list[str]:
     ledger = LedgerFold()
+    if condemned:
+        ledger.condemned[OLD] = CondemnedObject(1, 0, "a stray", 9)
     topic = ledger.topic(TOPIC_ID)
     ledger.topics[TOPIC_ID] = topic
     topic.table_uuid = UUID
-    topic.rewrites.replaced[OLD] = Replaced(NEW, 5)
+    topic.rewrites.replaced[OLD] = Replaced(NEW, exchanged_at)
     lines = {TOPIC_ID: TopicLine(TOPIC_ID, "orders", (10,), (10,))}
     tables = cast(Tables, _Tables(path))
     return ReplacedArchives(lambda _: tables, [SETTINGS]).keys(cast(Backlog, _Backlog()), ledger, lines)
@@ -63,3 +66,10 @@ def test_what_no_retained_snapshot_names_may_go() -> None:
 def test_d1_what_a_retained_snapshot_names_stays_however_it_is_spelled(root: str) -> None:
     assert due(root + OLD) == []
     assert due(root + OLD.replace("=", "%3D")) == []
+
+
+def test_what_was_condemned_before_the_ledger_heard_of_the_exchange_goes_all_the_same() -> None:
+    """It was told so late that a snapshot from before is retained, and no further commit may come (seed 41566 of the rig)."""
+    assert due(f"s3://bucket/{NEW}", exchanged_at=10) == []
+    assert due(f"s3://bucket/{NEW}", exchanged_at=10, condemned=True) == [OLD]
+    assert due(f"s3://bucket/{OLD}", exchanged_at=10, condemned=True) == []

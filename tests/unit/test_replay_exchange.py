@@ -16,7 +16,7 @@ from archiver.catalog.tables import LiveFile, Tables, TableView
 from archiver.errors import Deposed, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds
 from archiver.ledger.leader import Leader
-from archiver.ledger.rewrites import Rewrite, Rewrites
+from archiver.ledger.rewrites import OldArchive, Rewrite, Rewrites
 from archiver.objects.paths import parse_archive_key
 from archiver.proto import control_log_pb2 as pb
 from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, view_of
@@ -61,7 +61,7 @@ def rewritten(bench: Bench, tables: Tables, leader: Leader, old_key: str) -> Exc
         files=[pb.FilesRewritten.File(old_key=old_key, old_size=1, archive=archive.to_proto())],
     )
     leader.append(body)
-    return Exchange(leader.fold.topic(TOPIC_ID).rewrites.under_way[archive.key], f"file://{bench.folder}/{old_key}", file)
+    return Exchange(leader.fold.topic(TOPIC_ID).rewrites.under_way[archive.key], (f"file://{bench.folder}/{old_key}",), file)
 
 
 def exchange(bench: Bench, tables: Tables, leader: Leader, *items: Exchange, attempts: int = 4) -> Exchanged | None:
@@ -246,8 +246,8 @@ class _Away(FaultyTables):
 def exchange_of(bench: Bench, base: int, end: int) -> tuple[Rewrite, Exchange]:
     view = bench.table(MemoryTables(SeededIds(1), bench.clock))
     archive, file = bench.archive(view, 2, 0, base, end)
-    rewrite = Rewrite(f"old-{base}", 1, archive, uuid.UUID(int=1), 5, 0)
-    return rewrite, Exchange(rewrite, f"old-{base}", file)
+    rewrite = Rewrite((OldArchive(f"old-{base}", 1),), archive, uuid.UUID(int=1), 5, 0)
+    return rewrite, Exchange(rewrite, (f"old-{base}",), file)
 
 
 @pytest.mark.parametrize(

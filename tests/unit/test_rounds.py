@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from archiver.errors import Corrupted, NotFound, RetryLater
 from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.plan import Plan
-from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, path_used, valid_through_us
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, paths_used, valid_through_us
 from archiver.jobs.topic_setup import TopicWork
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
@@ -419,23 +419,25 @@ def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
 )
 @pytest.mark.parametrize("where", ["epoch_keys", "killed"])
 def test_path_used(where: str, key: str, plan: Plan, expected: bool) -> None:
-    ledger = TopicLedger(ONE)
+    fold = LedgerFold()
+    ledger = fold.topics.setdefault(ONE, TopicLedger(ONE))
     if where == "killed":
         ledger.killed[key] = KilledFile(ArchiveFile(key, 1, b"", b"", 0, 0, 5, EPOCH, 1, 5, 5, 0, 0), "because", 3)
     else:
         ledger.epoch_keys.add(key)
-    assert path_used(ledger, plan) is expected
+    assert paths_used(fold, [plan]) is expected
+    assert paths_used(fold, [plan_of(7, 9, partition=5), plan]) is expected
 
 
 def test_gaps_alone_have_no_path() -> None:
-    ledger = TopicLedger(ONE)
-    ledger.epoch_keys.add(key_of(0, 5))
-    assert path_used(ledger, plan_of(0, 5))
-    assert not path_used(ledger, replace(plan_of(0, 5), segments=(), rows=0, gaps=((0, 5),)))
+    fold = LedgerFold()
+    fold.topics.setdefault(ONE, TopicLedger(ONE)).epoch_keys.add(key_of(0, 5))
+    assert paths_used(fold, [plan_of(0, 5)])
+    assert not paths_used(fold, [replace(plan_of(0, 5), segments=(), rows=0, gaps=((0, 5),))])
 
 
 def test_no_path_is_used_in_an_empty_ledger() -> None:
-    assert not path_used(TopicLedger(ONE), plan_of(0, 5))
+    assert not paths_used(LedgerFold(), [plan_of(0, 5)])
 
 
 # shelves that cannot be read

@@ -38,7 +38,7 @@ CASES: dict[str, tuple[str | bytes, str]] = {
     "unknown key at the top": (LEAST + "topcs: []", ", line 4: topcs: there is no such key; did you mean topics?"),
     "unknown key, far": (
         LEAST + "cleanup: {zzz: 1}",
-        ", line 4: cleanup.zzz: there is no such key; the keys here are deletes_max, grace, interval",
+        ", line 4: cleanup.zzz: there is no such key; the keys here are compact_bytes, compact_run_bytes_max, deletes_max, grace, interval",
     ),
     "unknown key in a topic": (
         TOPIC + "    archive: {knd: none}",

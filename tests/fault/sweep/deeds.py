@@ -110,8 +110,10 @@ def archive(daemon: Daemon) -> ArchiverError | None:
 
 
 def clean(daemon: Daemon) -> ArchiverError | None:
-    """One run of the vacuum."""
-    return daemon.application.cleaning(daemon.told.append).run().error
+    """One run of the vacuum, which merges small archives if that is configured."""
+    report = daemon.application.cleaning(daemon.told.append).run()
+    left = [topic.why for topic in report.compacted if topic.why]
+    return report.error or (RetryLater("; ".join(left)) if left else None)
 
 
 def reconcile(daemon: Daemon) -> ArchiverError | None:

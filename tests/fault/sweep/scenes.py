@@ -172,6 +172,21 @@ def _cleaned(ground: Ground, daemon: Daemon) -> None:
     assert found is None, found
 
 
+def _small(ground: Ground) -> None:
+    """Small archives of a day that is over."""
+    for name in ("one", "two", "three"):
+        ground.send(name, hours=-60.0, places=ARCHIVED)
+        ground.archive(hours=-60.0)
+    ground.configure(lambda document: document.setdefault("cleanup", {}).update(compact_bytes="64MiB"))
+
+
+def _is_compacted(daemon: Daemon) -> None:
+    for name in ("orders", "clicks"):
+        rewrites = daemon.application.ledger().topic(daemon.topic_id(name)).rewrites
+        assert not rewrites.under_way
+        assert rewrites.replaced, f"nothing of {name} was merged"
+
+
 def _keep(ground: Ground, retention: str) -> None:
     def change(document: dict[str, Any]) -> None:
         for topic in document["topics"]:
@@ -291,6 +306,15 @@ SCENES: tuple[Scene, ...] = (
         rest=_keep_all,
     ),
     Scene("retired", _condemned_archives, "clean", CLEANING, again=_retired, woken="silent", judged=_without_retired, rest=_keep_all),
+    Scene(
+        "compact",
+        _small,
+        "clean",
+        ("compact.written", "compact.swap", "compact.settled"),
+        again=_cleaned,
+        woken="silent",
+        check=_is_compacted,
+    ),
     Scene("replay", _undecoded, "replay", ("replay.written", "replay.swap", "replay.settled"), again=_replayed, woken="silent"),
 )
 """Every point of the product is in one of them at least."""

@@ -123,8 +123,10 @@ class SimulatedTables:
             f"prepares {len(files)} files on {view.sequence_number}", lambda: prepare(view, files, properties, summary, merge, expire)
         )
 
-    def prepare_exchange(self, view: TableView, exchanges: Mapping[str, DataFile], summary: Mapping[str, str]) -> Prepared:
-        return self._requests.look("prepares an exchange", lambda: self._tables.prepare_exchange(view, exchanges, summary))
+    def prepare_exchange(
+        self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
+    ) -> Prepared:
+        return self._requests.look("prepares an exchange", lambda: self._tables.prepare_exchange(view, removed, added, summary))
 
     def prepare_removal(
         self, view: TableView, paths: Collection[str], properties: NewProperties, summary: Mapping[str, str], expire: Sequence[int]

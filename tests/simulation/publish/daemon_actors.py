@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.evidence import read_evidence
@@ -16,10 +17,12 @@ from archiver.catalog.restate import is_set_back
 from archiver.catalog.tables import Identifier
 from archiver.errors import Corrupted, Deposed, OutcomeUnknown, RetryLater
 from archiver.ids import SeededIds
+from archiver.jobs.compaction import Compaction, CompactParts, TopicCompaction
 from archiver.jobs.looks import Looks
 from archiver.jobs.publish import Publisher
 from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
 from archiver.jobs.report import TopicReport
+from archiver.jobs.rewriting import RewriteParts
 from archiver.jobs.run import ArchiveRun, Parts
 from archiver.jobs.task import run_bundle
 from archiver.jobs.topic_setup import TopicSetup
@@ -33,7 +36,8 @@ from archiver.settings import Settings
 from archiver.settings_groups import CleanupSettings, LogSettings
 from intake.backlog import Backlog
 from intake.sequencer import Sequencer
-from reconcile.clean import CleanParts, CleanReport, CleanRun
+from reconcile.clean import CleanParts, CleanRun, nothing_compacted
+from reconcile.clean_report import CleanReport
 from reconcile.clean_tables import TableFolders
 from reconcile.lines import LineReader
 from reconcile.look import Looker, LookParts
@@ -47,6 +51,9 @@ from tests.simulation.schedule import Process, Violation
 from tests.simulation.twins import SimulatedClock, SimulatedLog, SimulatedObjects
 
 ORPHAN_AGE_S = 0.5
+DAY_S = 86_400.0
+COMPACT_BYTES = 8_000
+"""A light archive of a few records has some hundred bytes."""
 SUPERSEDED_MIN = 8
 CLUSTER = ClusterIdentity("c" * 32, "simulated", 1)
 
@@ -62,6 +69,8 @@ class Orders:
     limits: CommitLimits
     topics: dict[str, Identifier]
     light: bool
+    compacts: bool = False
+    """Whether cleaning merges small archives."""
     is_over: Callable[[], bool] = lambda: False
     """Nobody sends any more, and no stranger touches a table."""
     halted: dict[str, str] = field(default_factory=dict)
@@ -151,8 +160,25 @@ class Station:
                 settings=CleanupSettings.model_construct(grace=grace_s, deletes_max=20, orphan_age=ORPHAN_AGE_S),
                 clock=self.clock,
                 progress=lambda line: self.process.schedule.note(self.process.name, line),
+                compact=self._compacted if self.orders.compacts else nothing_compacted,
             )
         )
+
+    def _compacted(self, intake: Backlog, dry_run: bool) -> list[TopicCompaction]:
+        """Merge small archives, also of a day that goes on: appenders, strangers and cleaners are at it all the time."""
+        orders = self.orders
+        note = partial(self.process.schedule.note, self.process.name)
+        parts = CompactParts(
+            rewriting=RewriteParts(self.objects, self.leader, orders.limits, self.clock, self.ids, note),
+            cluster_id=CLUSTER.cluster_id,
+            leadership=self.leadership,
+            tables=lambda _: self.tables,
+            topics=orders.settings.topics,
+            settings=CleanupSettings.model_construct(grace=-2 * DAY_S, compact_bytes=COMPACT_BYTES, compact_run_bytes_max=1 << 30),
+            options=RefineOptions(),
+            entry_bytes_max=orders.log.entry_bytes_max,
+        )
+        return Compaction(parts).run(intake, dry_run=dry_run)
 
     def _superseded(self) -> Sequence[str]:
         """A cleaning is three entries and a takeover: where a few make a checkpoint, to delete each one would never come to rest."""
@@ -285,7 +311,9 @@ class Daemon:
             raise Violation("nothing breaks", f"cleaning ended with {report.error}")
         self.trouble = f"{report.waiting} objects are condemned and there; topics: {report.topics}"
         held = any(topic["doubted"] for topic in report.topics) or self._orders.ground.came_back
-        busy = bool(report.condemned or report.deleted or report.starts or report.over or report.error is not None)
+        merged = sum(topic.merged for topic in report.compacted)
+        self._orders.ground.met["merged"] += merged
+        busy = bool(merged or report.condemned or report.deleted or report.starts or report.over or report.error is not None)
         return not busy and (held or report.waiting == 0 or report.waiting == self._in_doubt())
 
     def _in_doubt(self) -> int:

@@ -21,11 +21,15 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from archiver.errors import Corrupted, NotFound
-from archiver.jobs import archive_file, plan_writer
+from archiver.jobs import archive_file, merge, plan_writer
 from archiver.jobs.archive_file import Footer, SpooledArchive
 from archiver.jobs.bounds import FileStatistics, leaves
 from archiver.objects import memory
 from archiver.objects.key_rules import check_key
+from archiver.objects.store import ObjectStore
+from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
+from archiver.stream.records import STREAM_SCHEMA
+from intake.digest import RecordsDigest
 from intake.format import READ_SCHEMA
 from intake.reader import IntakeReader
 from intake.segments import FileRef, SegmentRef
@@ -39,6 +43,11 @@ def light_archives() -> Iterator[None]:
         for owner, name, stand_in in (
             (plan_writer, "ArchiveWriter", _LightWriter),
             (plan_writer, "describe", _describe),
+            (merge, "ArchiveWriter", _LightWriter),
+            (merge, "read_footer", _read_footer),
+            (merge, "whole_archive", _whole_archive),
+            (merge, "unlike", lambda *_: None),
+            (merge, "_laid_out", lambda batch, _: batch),
             (archive_file, "pq", SimpleNamespace(read_metadata=_read_metadata)),
             (archive_file, "check_seal", _check_seal),
             (IntakeReader, "read", _read),
@@ -145,6 +154,44 @@ def _check_seal(source: Any, key: str) -> None:
     source.seek(0)
     if not source.read().startswith(LIGHT_ARCHIVE):
         raise Corrupted(f"{key} is no light archive")
+
+
+def _read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> FoundFooter:
+    """As `archiver.stream.archives.read_footer`."""
+    try:
+        metadata: Any = _LightMetadata(objects.read(found.key))
+    except NotFound as error:
+        raise Corrupted(f"{found.key} is gone") from error
+    return check_footer(found, metadata, cluster_id)
+
+
+def _whole_archive(
+    objects: ObjectStore, found: FoundArchive, cluster_id: str, _layouts: object
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """As `archiver.stream.rebuild.whole_archive`; the records are those that refinement made the rows of."""
+    footer = _read_footer(objects, found, cluster_id)
+    rows = _LightMetadata(objects.read(found.key)).rows
+    partitions, offsets, values, times = (list(column) for column in zip(*rows, strict=True))
+    columns: dict[str, Any] = {
+        "offset": pa.array(offsets, pa.int64()),
+        "ingest_timestamp": pa.array(times, pa.int64()),
+        "event_timestamp": pa.array([0] * len(rows), pa.int64()),
+        "batch_start": pa.array(offsets, pa.int64()),
+        "value": pa.array(values, pa.binary()),
+        "headers": pa.array([[]] * len(rows), STREAM_SCHEMA.field("headers").type),
+        "key": pa.nulls(len(rows), pa.binary()),
+    }
+    records = pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in STREAM_SCHEMA], schema=STREAM_SCHEMA)
+    digest = RecordsDigest()
+    digest.update(records)
+    if digest.digest() != footer.records_digest:
+        raise Corrupted(f"{found.key} has not the records that its footer says")
+    kafka = pa.StructArray.from_arrays(
+        [pa.array(partitions, pa.int32()), records.column("offset"), records.column("ingest_timestamp")],
+        names=["partition", "offset", "ingest_timestamp"],
+    )
+    value = pa.StructArray.from_arrays([records.column("value")], names=["__raw__"])
+    yield pa.RecordBatch.from_arrays([kafka, value], names=["kafka", "value"]), records
 
 
 def _read(reader: IntakeReader, file: FileRef, segments: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, pa.RecordBatch]]:

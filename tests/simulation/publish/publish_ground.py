@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES, RETIRED, SET_BACK
+from archiver.catalog.layout import COMMIT_ID, COMPACTED, EXPIRED_CHANGES, RETIRED, SET_BACK
 from archiver.catalog.restate import is_set_back
 from archiver.catalog.tables import Identifier
 from archiver.ids import SeededIds, TopicId, TopicPartition
@@ -117,6 +117,7 @@ class Ground:
         self.came_back = False
         """Erased rows are archived again, from intake that may be condemned: a finding while a snapshot without them is retained."""
         self._written: set[str] = set()
+        self._rewritten: set[str] = set()
         """Keys that DATA_WRITTEN has named."""
         self._ever: set[str] = set()
         """Paths that were in any snapshot."""
@@ -290,6 +291,7 @@ class Ground:
         self.met[kind] += 1
         self.met["takeovers"] += epoch > 0 and self.ledger.epoch > epoch
         self._written |= {item.key for item in entry.files_written.files}
+        self._rewritten |= {item.archive.key for item in entry.files_rewritten.files}
         self.met["killed"] += len(entry.table_committed.killed)
         self.met["condemned keys"] += len(entry.condemned.keys)
         self.check_ledger()
@@ -373,7 +375,7 @@ class Ground:
                 self.came_back = True
         seen = SnapshotSeen(
             snapshot_id,
-            COMMIT_ID in view.summary,
+            COMMIT_ID in view.summary and COMPACTED not in view.summary,  # a merge is what a compaction of others is
             paths,
             tuple(path for path in paths if path not in before),
             held,
@@ -385,6 +387,8 @@ class Ground:
         insist("a path is added once", predicates.no_path_again(seen, self._ever))
         insist("nothing is lost below the watermark", predicates.no_hole(seen, data))
         insist("every referenced object exists", predicates.referenced_exist(seen, self._exists))
+        if COMPACTED in view.summary:
+            self._look_at_merge(seen, parent)
         if seen.ours:
             self._look_at_ours(seen, identifier, table, topic_id, data, told)
         return seen
@@ -406,6 +410,15 @@ class Ground:
             return frozenset()
         data = self.data(topic_id)
         return frozenset((partition, offset) for partition, start in starts.items() for offset in data[partition] if offset < start)
+
+    def _look_at_merge(self, seen: SnapshotSeen, parent: SnapshotSeen | None) -> None:
+        """Merged archives took the place of small ones: the same rows as before, and the ledger knew of them."""
+        self.met["merges committed"] += len(seen.added)
+        untold = [path for path in seen.added if self.key(path) not in self._rewritten]
+        if untold:
+            raise Violation("the ledger knows a file before the table does", f"{untold} are in no FILES_REWRITTEN")
+        if parent is None or seen.held != parent.held or len(seen.paths) >= len(parent.paths):
+            raise Violation("a merge moves no row", f"snapshot {seen.snapshot_id} has {seen.held}, before it: {parent and parent.held}")
 
     def _look_at_ours(
         self, seen: SnapshotSeen, identifier: Identifier, table: uuid.UUID, topic_id: TopicId, data: predicates.Data, told: object

@@ -46,13 +46,13 @@ TWO_TOPICS_EVERY = 9
 """In one seed of so many there are two topics; what happens to the table of one must not hold up the other."""
 
 
-def run(seed: int, *, keep_lines: bool = False) -> Result:
-    """Play the run of that seed to its end."""
+def run(seed: int, *, keep_lines: bool = False, compacts: bool = False) -> Result:
+    """Play the run of that seed to its end; with `compacts`, cleaning merges small archives."""
     trace = Trace(keep_lines)
     light = seed % REAL_EVERY != REAL_EVERY - 1
     quick = seed % ALL_REAL_EVERY != ALL_REAL_EVERY - 1
     with alarmed("archiver", "reconcile", "intake"), _played_lightly(light, quick):
-        return _Run(seed, TROUBLES[seed % len(TROUBLES)], trace, light=light).play()
+        return _Run(seed, TROUBLES[seed % len(TROUBLES)], trace, light=light, compacts=compacts).play()
 
 
 @contextmanager
@@ -83,7 +83,7 @@ def _settings(topics: tuple[tuple[str, int], ...], max_bytes: int, retention_s: 
 class _Run:
     """Everything that belongs to one run."""
 
-    def __init__(self, seed: int, profile: Profile, trace: Trace, *, light: bool) -> None:
+    def __init__(self, seed: int, profile: Profile, trace: Trace, *, light: bool, compacts: bool) -> None:
         self._seed = seed
         self._trace = trace
         self._profile = profile
@@ -115,6 +115,7 @@ class _Run:
             ),
             topics=identifiers,
             light=light,
+            compacts=compacts,
             is_over=self._is_over,
         )
         self._busy: list[Actor] = []

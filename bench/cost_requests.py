@@ -1,0 +1,184 @@
+"""What a GiB of records asks of a bucket: followed from the settings and the product's own planner. Pure.
+
+Records come steadily to all partitions of one topic, to the last of them a fifth more than to the first: were they all alike, they would
+be cut at the same places, which they never are. Writers share them evenly, and each closes a file when it is full
+(`intake.delay_max_bytes`) or old (`intake.delay_max`). Rounds follow each other by the tick; what is due, how it is cut into archives and
+which of these share a task is asked of the functions of a round. A task opens each intake file that one of its partitions has records in,
+so the planner decides how often a file is opened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from archiver.ids import TopicId
+from archiver.jobs.bundle import bundle
+from archiver.jobs.plan import Plan, plan_partition
+from archiver.jobs.rounds import Planned, RoundLimits
+from archiver.jobs.triggers import is_due
+from archiver.objects.place import S3Options
+from archiver.settings_groups import IntakeSettings, SparkSettings
+from archiver.settings_topics import ArchiveSettings
+from intake.backlog import BacklogSummary
+from intake.segments import FileRef, SegmentRef
+
+GIB = 1024**3
+ROUNDS = 24
+SETTLED = 8
+"""The rounds before fill up, and do not count."""
+FILES = 20
+"""Intake files between two rounds: how often a file is opened does not depend on how many there are."""
+SPREAD = 0.2
+"""Of what comes to the partitions."""
+WRITES, READS = ("PUT", "POST", "LIST"), ("GET", "HEAD")
+"""Kinds by what they are charged as; DELETE is free."""
+_TOPIC = TopicId("0" * 32)
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Who does it, and the settings that requests follow from."""
+
+    partitions: int
+    writers: int
+    cores: int
+    """Of Spark."""
+    intake: IntakeSettings = field(default_factory=IntakeSettings)
+    archive: ArchiveSettings = field(default_factory=ArchiveSettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    part_bytes: int = S3Options().part_bytes
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What the planner makes of an even stream."""
+
+    opened: float
+    """By how many tasks an intake file is opened."""
+    archives_per_gib: float
+    taken_share: float
+    """Of what comes; below 1 the backlog grows."""
+
+
+class _Stream:
+    """The backlog. Offsets count files, in each of which every partition has a record."""
+
+    def __init__(self, partitions: int, bytes_a_file: float, archive: ArchiveSettings) -> None:
+        shares = np.linspace(1 - SPREAD / 2, 1 + SPREAD / 2, partitions) if partitions > 1 else np.ones(1)
+        self._sizes = [round(bytes_a_file / partitions * share) for share in shares.tolist()]
+        self._segments: list[list[SegmentRef]] = [[] for _ in range(partitions)]
+        self._reached = [0] * partitions
+        self._archive = archive
+        self._file_us = round(archive.tick * 1e6 / FILES)
+        self.files = 0
+
+    def grow(self) -> None:
+        """Until the next round."""
+        for number in range(self.files, self.files + FILES):
+            file = FileRef(number, str(number), 1, b"")
+            for segments, size in zip(self._segments, self._sizes, strict=True):
+                segments.append(SegmentRef(file, 0, 0, 1, number, size, number * self._file_us, 0))
+        self.files += FILES
+
+    def round(self) -> list[Plan]:
+        """As `choose_plans`: who waits longest goes first."""
+        planned, limits = Planned(), RoundLimits(memory_bytes=0, round_bytes_max=self._archive.round_bytes_max)
+        for partition in sorted(range(len(self._reached)), key=self._reached.__getitem__):
+            start, size = self._reached[partition], self._sizes[partition]
+            if planned.room(limits) and self._due(start, size):
+                waiting = self._segments[partition][start:]
+                planned.take(plan_partition((_TOPIC, partition), "t", waiting, start, self.files, 1, self._archive.max_bytes), limits)
+                self._reached[partition] = planned.plans[-1].end
+        return planned.plans
+
+    def _due(self, start: int, size: int) -> bool:
+        records = self.files - start
+        summary = BacklogSummary(records, records * size, start * self._file_us, (self.files - 1) * self._file_us, 0)
+        return is_due(summary, lambda: summary.first_accept_us, self.files * self._file_us, self._archive)
+
+
+def rounds(deployment: Deployment, bytes_per_s: int) -> Rounds:
+    """Plan until one round is like the other."""
+    archive = deployment.archive
+    bytes_a_file = bytes_per_s * archive.tick / FILES
+    stream = _Stream(deployment.partitions, bytes_a_file, archive)
+    opened = archives = taken = 0
+    for number in range(1, ROUNDS + 1):
+        stream.grow()
+        plans = stream.round()
+        if number > SETTLED:
+            archives += len(plans)
+            taken += sum(plan.raw_bytes for plan in plans)
+            bundles = bundle(plans, deployment.cores, deployment.spark.task_bytes, archive.open_writers_max)
+            opened += sum(len({segment.file.log_index for plan in members for segment in plan.segments}) for members in bundles)
+    came = (ROUNDS - SETTLED) * FILES * bytes_a_file
+    return Rounds(opened * bytes_a_file / taken, archives * GIB / taken, taken / came)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Requests for a GiB received."""
+
+    files: float
+    """Intake files."""
+    rounds: Rounds
+    writes_in: float
+    reads_archiving: float
+    """Of intake files, by all tasks."""
+    writes_archiving: float
+    other_writes: float
+    """Commits, and daemons that look."""
+    other_reads: float
+    """The same, and cleaning, which looks at each intake file once more."""
+
+    @property
+    def writes(self) -> float:
+        """All that are charged as writing."""
+        return self.writes_in + self.writes_archiving + self.other_writes
+
+    @property
+    def reads(self) -> float:
+        """All others."""
+        return self.reads_archiving + self.other_reads
+
+
+def asked(deployment: Deployment, bytes_per_s: int, message: Mapping[str, Any], steps: Mapping[str, Any]) -> Asked:
+    """`message` is one of bench/results/cost.json, `steps` are those of bench/results/requests.json."""
+    seconds = GIB / bytes_per_s
+    files = files_per_gib(deployment, bytes_per_s)
+    planned = rounds(deployment, bytes_per_s)
+    reads = message["intake_reads"]
+    gets = reads[min(reads, key=lambda size: abs(int(size) - GIB / files))]["gets"]
+    archive_bytes = GIB / planned.archives_per_gib * message["by_raw"]["archive"]
+    commits, looks = seconds / deployment.archive.tick, (deployment.writers + 1) * seconds / 60
+
+    def other(kinds: Sequence[str]) -> float:
+        return math.fsum(
+            commits * (steps["commit"][kind] - steps["further_archive"][kind]) + looks * steps["idle_minute"][kind] for kind in kinds
+        )
+
+    return Asked(
+        files=files,
+        rounds=planned,
+        writes_in=files * stores(GIB / files * message["by_raw"]["intake"], deployment.part_bytes),
+        reads_archiving=files * float(np.interp(planned.opened, [int(tasks) for tasks in gets], list(gets.values()))),
+        writes_archiving=planned.archives_per_gib * stores(archive_bytes, deployment.part_bytes),
+        other_writes=other(WRITES),
+        other_reads=other(READS) + files,
+    )
+
+
+def files_per_gib(deployment: Deployment, bytes_per_s: int) -> float:
+    """Each writer closes a file when it is old or full, whichever comes first."""
+    full_per_s = bytes_per_s / deployment.writers / deployment.intake.delay_max_bytes
+    return deployment.writers * max(1 / deployment.intake.delay_max, full_per_s) * GIB / bytes_per_s
+
+
+def stores(size: float, part_bytes: int) -> int:
+    """Requests that store an object of that size; larger ones go in parts."""
+    return 1 if size <= part_bytes else 2 + math.ceil(size / part_bytes)

@@ -1,0 +1,402 @@
+"""A table that archives come to round by round, with its ledger: what bench/growth.py and others put their questions to.
+
+The committer on a SQL catalog in SQLite with its metadata on a local disk, the ledger in SQLite with its checkpoints, all five events of a
+round, the leadership of a daemon, and the product's limits as they are by default. Each archive is described by the footer of a real
+archive of orders; only its place, offsets and times are counted on, because a commit never opens one.
+
+A *whole* table has, besides, what planning, a restart and an audit look at: the intake log in SQLite, which names the records of each
+round, with its checkpoints and shelves, and an object for each archive, which is a link to that one real archive.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import struct
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.identity import TableTarget, ensure_table
+from archiver.catalog.layout import StreamFields, stream_fields
+from archiver.catalog.tables import Identifier, TableView
+from archiver.clock import Clock, ManualClock
+from archiver.events.types import DataFile
+from archiver.ids import SystemIds, new_ulid
+from archiver.jobs.bundle import bundle
+from archiver.jobs.plan import Plan
+from archiver.jobs.publish import Publisher
+from archiver.jobs.refined import RefineOptions, RefineTopic, TaskDescriptor, WrittenFile
+from archiver.jobs.rounds import RoundLimits, choose_plans, known_gaps, paths_used
+from archiver.jobs.task import run_bundle
+from archiver.jobs.topic_setup import TopicTable, TopicWork
+from archiver.ledger.archives import ArchiveFile
+from archiver.ledger.checkpoint import LedgerCheckpoints
+from archiver.ledger.checkpointer import LedgerCheckpointer
+from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import Leadership
+from archiver.log.lease import MemoryLease
+from archiver.log.sqlite import SqliteLogStore
+from archiver.log.store import Log
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import archive_key, checkpoint_prefix, intake_key, partition_value_of, table_prefix
+from archiver.objects.place import StorePlace
+from archiver.schema.descriptors import Source
+from archiver.schema.state import TopicSchema, decide
+from archiver.settings import ArchiveSettings, TopicSettings
+from archiver.settings_groups import LogSettings
+from bench import counting_io
+from bench.intake_files import CLUSTER, fill_intake, plans_of
+from bench.orders import descriptor_set
+from intake.checkpoint_store import CheckpointStore
+from intake.checkpointer import Checkpointer
+from intake.format import PlacedSegment
+from intake.sequencer import Sequencer
+
+TOPIC = "orders"
+IDENTIFIER: Identifier = ("bench", "orders")
+START_US = 20_000 * 86_400_000_000
+ROWS = 1000
+"""Offsets of an archive."""
+CADENCE_S = 10.0
+"""From a commit to the next: the fastest that a daemon commits by default."""
+MEMORY_BYTES = 32 * 2**30
+"""Of the machine that plans, so that half a thousand partitions are archived at a time."""
+LINKS_MAX = 30_000
+"""Of one file; a file system has its own bound."""
+
+
+@dataclass
+class Costs:
+    """Of some commits, one number each."""
+
+    requests: list[int] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
+    written: list[int] = field(default_factory=list)
+    commit_s: list[float] = field(default_factory=list)
+    commit_cpu_s: list[float] = field(default_factory=list)
+    ledger_s: list[float] = field(default_factory=list)
+    ledger_cpu_s: list[float] = field(default_factory=list)
+    look_cpu_s: list[float] = field(default_factory=list)
+    plan_cpu_s: list[float] = field(default_factory=list)
+
+    def figures(self) -> dict[str, float]:
+        """Means of what adds up, middles of what a neighbour disturbs."""
+        found = {
+            "commits": len(self.requests),
+            "requests": round(statistics.mean(self.requests), 2),
+            "bytes_read": round(statistics.mean(self.read)),
+            "bytes_written": round(statistics.mean(self.written)),
+            "p50_ms": round(1e3 * statistics.median(self.commit_s), 2),
+            "p99_ms": round(1e3 * sorted(self.commit_s)[len(self.commit_s) * 99 // 100], 2),
+            "cpu_p50_ms": round(1e3 * statistics.median(self.commit_cpu_s), 2),
+            "cpu_mean_ms": round(1e3 * statistics.mean(self.commit_cpu_s), 2),
+            "ledger_p50_ms": round(1e3 * statistics.median(self.ledger_s), 2),
+            "ledger_cpu_p50_ms": round(1e3 * statistics.median(self.ledger_cpu_s), 2),
+        }
+        for name, seconds in (("look_cpu_p50_ms", self.look_cpu_s), ("plan_cpu_p50_ms", self.plan_cpu_s)):
+            if seconds:
+                found[name] = round(1e3 * statistics.median(seconds), 2)
+        return found
+
+
+class Stopwatch:
+    """Adds up wall time, and CPU time of all threads."""
+
+    def __init__(self) -> None:
+        self.wall_s = 0.0
+        self.cpu_s = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter(), time.process_time()
+
+    def __exit__(self, *error: object) -> None:
+        self.wall_s += time.perf_counter() - self._began[0]
+        self.cpu_s += time.process_time() - self._began[1]
+
+
+def catalog_properties(folder: Path) -> dict[str, str]:
+    """Of the catalog whose tables lie in the folder."""
+    return {"type": "sql", "uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": f"file://{folder / 'data'}"}
+
+
+def topic_settings(partitions: int) -> TopicSettings:
+    """What the configuration says of the topic."""
+    archive = {"kind": "iceberg", "catalog": "bench", "table": "bench.orders"}
+    return TopicSettings.model_validate({"name": TOPIC, "partitions": partitions, "archive": archive})
+
+
+def open_logs(folder: Path) -> SqliteLogStore:
+    """Both logs, with the settings of life."""
+    return SqliteLogStore(folder / "metadata.db", 30, LogSettings().entry_bytes_max)
+
+
+def new_leader(log: Log, objects: LocalObjectStore, clock: Clock) -> Leader:
+    """A view of the ledger, nothing of it read yet."""
+    return Leader(log, SystemIds(), clock, "bench:1", LogSettings(), LedgerCheckpoints(objects))
+
+
+def new_sequencer(log: Log, objects: LocalObjectStore, clock: Clock) -> Sequencer:
+    """A view of the intake log, nothing of it read yet."""
+    return Sequencer(log, SystemIds(), clock, LogSettings(), CheckpointStore(objects))
+
+
+class PacedTables(IcebergTables):
+    """The catalog, with snapshots as old as if they had been made at the given pace."""
+
+    def __init__(self, folder: Path, cadence_s: float, clock: ManualClock) -> None:
+        properties = catalog_properties(folder) | {"py-io-impl": counting_io.IMPLEMENTATION}
+        super().__init__("bench", properties, SystemIds())
+        self._cadence_s = cadence_s
+        self._clock = clock
+
+    def load(self, identifier: Identifier) -> TableView | None:
+        view = super().load(identifier)
+        if view is None:
+            return None
+        now_ms = self._clock.now_us() // 1000
+        newest = view.sequence_number
+        aged = (replace(one, timestamp_ms=now_ms - round((newest - one.sequence_number) * self._cadence_s * 1e3)) for one in view.snapshots)
+        return replace(view, snapshots=tuple(aged))
+
+
+@dataclass(frozen=True)
+class Template:
+    """A schema, and one real archive with it."""
+
+    schema: TopicSchema
+    file: WrittenFile
+    data: bytes
+    """Of the archive."""
+
+
+def template() -> Template:
+    """Made by the product from orders that its writer took in."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-growth-"))
+    try:
+        sequencer, objects, topic_id, _ = fill_intake(16 * ROWS, folder)
+        schema = decide(TOPIC, (), None, Source("bench.Order", descriptor_set())).schema
+        plans = plans_of(sequencer, topic_id, 1)[:1]
+        topics = {topic_id: RefineTopic(topic_id, TOPIC, schema, "day")}
+        task = TaskDescriptor(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, bundle(plans, 1, 1 << 30, 64)[0], RefineOptions())
+        (result,) = run_bundle(task, objects)
+        assert result.error is None, result.why
+        file = result.files[0]
+        return Template(schema, file, objects.read(file.archive.key))
+    finally:
+        shutil.rmtree(folder)
+
+
+class Objects:
+    """An object for each archive: links to a real one."""
+
+    def __init__(self, root: Path, data: bytes) -> None:
+        self._root = root
+        self._data = data
+        self._made = 0
+        self._from = root
+        self._folders: set[Path] = set()
+
+    def link(self, key: str) -> None:
+        """The object of that key stands there."""
+        if self._made % LINKS_MAX == 0:
+            self._from = self._root.parent / f"archive-{self._made}.parquet"
+            self._from.write_bytes(self._data)
+        path = self._root / key
+        if path.parent not in self._folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders.add(path.parent)
+        os.link(self._from, path)
+        self._made += 1
+
+
+class Table:
+    """A table, its ledger, and who archives to it."""
+
+    def __init__(self, folder: Path, partitions: int, made: Template, cadence_s: float, whole: bool) -> None:
+        self.partitions = partitions
+        self.folder = folder
+        self.whole = whole
+        self._cadence_s = cadence_s
+        self._clock = ManualClock(START_US)
+        self._made = made
+        self._ids = SystemIds()
+        self._logs = open_logs(folder)
+        self._objects = LocalObjectStore(folder / "data")
+        self._links = Objects(folder / "data", made.data)
+        intake_log = self._logs.log("intake")
+        self._sequencer = new_sequencer(intake_log, self._objects, self._clock)
+        self._shelving = Checkpointer(intake_log, CheckpointStore(self._objects), self._sequencer, LogSettings())
+        state = self._sequencer.declare_topic(TOPIC, partitions)
+        self._checkpoints = LedgerCheckpoints(self._objects)
+        self._leader = new_leader(self.control(), self._objects, self._clock)
+        self._leadership = Leadership(self._leader, MemoryLease("bench:1"), lasting=True, clock=self._clock)
+        self._leadership.lead()
+        self._checkpointer = LedgerCheckpointer(self.control(), self._checkpoints, self._leader, LogSettings())
+        self._checkpointing = Stopwatch()
+        self.tables = PacedTables(folder, cadence_s, self._clock)
+        location = f"file://{folder / 'data' / table_prefix(state.topic_id)}"
+        self._target = TableTarget(TOPIC, state.topic_id, CLUSTER, IDENTIFIER, partitions, "day", location)
+        view = ensure_table(self.tables, self._target, None, made.schema.iceberg_json)
+        self._fields = stream_fields(view.schema_json)
+        self._leader.append(made.schema.to_entry(bytes.fromhex(state.topic_id)))
+        table = TopicTable("bench", self.tables, self._target, view.uuid)
+        self._work = TopicWork(topic_settings(partitions), ArchiveSettings(), state, made.schema, "day", table)
+        self._publisher = Publisher("bench", self._leader, self._clock, self._ids)
+        self._committer = Committer(self.tables, self._leader, CommitLimits(), self._clock)
+        self._at = 0
+
+    def close(self) -> None:
+        """Release files."""
+        self.tables.close()
+        self._logs.close()
+
+    def arrive(self) -> None:
+        """Records for one archive of each partition come, as one intake file says."""
+        now_us, topic_id, size = self._clock.now_us(), self._work.state.topic_id, self._made.file.archive.raw_bytes
+        placed = [PlacedSegment(topic_id, number, number, 0, ROWS, size, now_us) for number in range(self.partitions)]
+        self._sequencer.append_file(intake_key(now_us, new_ulid(self._ids, now_us)), size * self.partitions, bytes(32), placed)
+        self._shelving.run_if_due()
+
+    def plan(self) -> list[Plan]:
+        """What the next round will archive, as a round asks for it."""
+        fold, intake = self._leader.fold, self._sequencer.backlog()
+        limits = RoundLimits(MEMORY_BYTES, ArchiveSettings().round_bytes_max, everything=True)
+        planned = choose_plans([self._work], intake, fold, fold.epoch, self._clock.now_us(), limits, frozenset())
+        assert not planned.halted
+        assert not paths_used(fold, planned.plans)
+        return planned.plans
+
+    def look(self) -> None:
+        """What a round asks the table before it plans (rule T1)."""
+        outcome = self._committer.settle(self._target, known_gaps(self._sequencer.backlog(), self._work.state.topic_id))
+        assert outcome is None, "the ledger knows what the table holds"
+
+    def write(self) -> bytes:
+        """The first half of a round: an archive of every partition waits for its commit; returns the id of that."""
+        self._clock.advance(self._cadence_s)
+        files = [self._archive(partition) for partition in range(self.partitions)]
+        self._at += ROWS
+        commit_id = self._publisher.round_started()
+        self._publisher.files_written(commit_id, self._work, files)
+        self._publisher.round_written(commit_id, [self._work])
+        return commit_id
+
+    def reader(self) -> Leader:
+        """Another process's view of the ledger, nothing of it read yet."""
+        return new_leader(self.control(), self._objects, self._clock)
+
+    def control(self) -> Log:
+        """The ledger's log."""
+        return self._logs.log("control")
+
+    def commit(self, costs: Sequence[Costs], written: bytes | None = None, *, closely: bool = False) -> None:
+        """One round, or what is left of the one that `write` has begun, counted into all of `costs`. `closely`: its planning, too, and its
+        look at the table, which are only done for that.
+        """
+        if self.whole:
+            self.arrive()
+        if written is None:
+            self._leadership.lead()
+        planning, looking, ledger = Stopwatch(), Stopwatch(), Stopwatch()
+        if closely:
+            with looking:
+                self.look()
+            with planning:
+                plans = self.plan()
+            assert [(plan.base, plan.end) for plan in plans] == [(self._at, self._at + ROWS)] * self.partitions
+        with ledger:
+            commit_id = written or self.write()
+        before, watch = counting_io.TOTAL.copy(), Stopwatch()
+        with watch:
+            outcome = self._committer.commit(self._target, uuid.UUID(bytes=commit_id), self._clock.now_us())
+        counted = counting_io.TOTAL.since(before)
+        assert outcome is not None
+        assert len(outcome.committed) == self.partitions
+        assert not outcome.killed
+        with ledger:
+            self._publisher.table_committed(commit_id, self._work, outcome)
+            self._publisher.round_settled(commit_id, [self._work])
+        with self._checkpointing:
+            self._checkpointer.run_if_due()
+        for one in costs:
+            one.requests.append(counted.requests)
+            one.read.append(counted.bytes_read)
+            one.written.append(counted.bytes_written)
+            one.commit_s.append(watch.wall_s)
+            one.commit_cpu_s.append(watch.cpu_s)
+            one.ledger_s.append(ledger.wall_s)
+            one.ledger_cpu_s.append(ledger.cpu_s)
+            if closely:
+                one.look_cpu_s.append(looking.cpu_s)
+                one.plan_cpu_s.append(planning.cpu_s)
+
+    def _archive(self, partition: int) -> tuple[ArchiveFile, DataFile]:
+        base, end, now_us = self._at, self._at + ROWS, self._clock.now_us()
+        day = partition_value_of(now_us, "day")
+        key = archive_key(self._work.state.topic_id, partition, "day", day, base, end, self._leader.epoch)
+        if self.whole:
+            self._links.link(key)
+        archive = replace(
+            self._made.file.archive, key=key, partition=partition, base=base, end=end, epoch=self._leader.epoch,
+            ingest_min_us=now_us, ingest_max_us=now_us,
+        )  # fmt: skip
+        described = self._made.file.data_file
+        low, high = dict(described.lower_bounds or {}), dict(described.upper_bounds or {})
+        _place(self._fields, low, partition, base, now_us)
+        _place(self._fields, high, partition, end - 1, now_us)
+        path = f"file://{self.folder / 'data' / key}"
+        day_number = now_us // 86_400_000_000
+        return archive, replace(described, path=path, partition=(day_number,), record_count=ROWS, lower_bounds=low, upper_bounds=high)
+
+    def standing(self) -> dict[str, Any]:
+        """What is kept now."""
+        view = self.tables.load(IDENTIFIER)
+        assert view is not None
+        table: Any = view.handle
+        manifests = table.metadata.current_snapshot().manifests(table.io)
+        entries = sum((one.existing_files_count or 0) + (one.added_files_count or 0) for one in manifests)
+        fold, log = self._leader.fold, self.control()
+        return {
+            "archives": fold.topic(self._work.state.topic_id).totals.files,
+            "snapshots": len(view.snapshots),
+            "snapshot_log": len(table.metadata.snapshot_log),
+            "metadata_log": len(table.metadata.metadata_log),
+            "metadata_file_bytes": Path(view.metadata_location.removeprefix("file://")).stat().st_size,
+            "manifests": len(manifests),
+            "manifest_bytes": sum(one.manifest_length for one in manifests),
+            "manifest_entries": entries,
+            "ledger_entries": fold.next_index,
+            "ledger_entries_kept": log.tail() - log.floor(),
+            "ledger_epoch": fold.epoch,
+            "checkpoints": len(self._checkpoints.indexes()),
+            "checkpoint_bytes": max((item.size for item in self._objects.list(checkpoint_prefix("control"))), default=0),
+            "checkpoints_cpu_s": round(self._checkpointing.cpu_s, 3),
+            "metadata_store_bytes": sum(path.stat().st_size for path in self.folder.glob("metadata.db*")),
+        }
+
+
+def _place(stream: StreamFields, bounds: dict[int, bytes], partition: int, offset: int, time_us: int) -> None:
+    bounds[stream.partition] = struct.pack("<i", partition)
+    bounds[stream.offset] = struct.pack("<q", offset)
+    bounds[stream.ingest_timestamp] = struct.pack("<q", time_us)
+
+
+@contextmanager
+def new_table(partitions: int, made: Template, cadence_s: float = CADENCE_S, *, whole: bool = False) -> Iterator[Table]:
+    """A table in a folder of its own, which goes with it."""
+    folder = Path(tempfile.mkdtemp(prefix="bench-growth-"))
+    try:
+        table = Table(folder, partitions, made, cadence_s, whole)
+        yield table
+        table.close()
+    finally:
+        shutil.rmtree(folder)

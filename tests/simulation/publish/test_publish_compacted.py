@@ -1,0 +1,37 @@
+"""The publishing rig with compaction in every cleaning, also in days that go on: each day another share of 5,000 seeds;
+`ARCHIVER_RIG_SHARE=whole` plays them all.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from tests.simulation.publish.publish_run import run
+from tests.simulation.publish.shares import DAY_S
+
+SEEDS = range(40_000, 45_000)
+SHARE = 250
+OFTEN = ("merged", "merges committed", "condemned: replaced", "compact", "roll back", "deleted archive", "audit valid", "takeovers")
+
+
+def of_today() -> range:
+    if os.environ.get("ARCHIVER_RIG_SHARE") == "whole":
+        return SEEDS
+    first = SEEDS[0] + int(time.time()) // DAY_S % (len(SEEDS) // SHARE) * SHARE
+    return range(first, first + SHARE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_no_invariant_breaks_while_archives_are_merged() -> None:
+    met: Counter[str] = Counter()
+    for seed in of_today():
+        result = run(seed, compacts=True)
+        assert result.violation is None, f"seed {seed}: {result.violation}"
+        met.update(result.counts)
+    missed = [what for what in OFTEN if not met[what]]
+    assert not missed, f"{missed} never came up"

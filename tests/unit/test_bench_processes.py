@@ -1,0 +1,66 @@
+"""Are the processes of a bench told apart, and is all of their CPU time counted?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.processes import cpu_seconds, family, kind_of, taken_by
+
+BURNT_S = 0.3
+STARTER = """
+import json, os, subprocess, sys
+for program, argv in json.loads(sys.argv[1]):
+    subprocess.Popen(argv, executable=program)
+if sys.argv[2] == "forks":
+    os.fork()
+os.write(1, b"up\\n")
+sys.stdin.read()
+"""
+"""Starts what it is told, says that it is there, and stays until the pipe ends that all of them share."""
+PROPERTY = "spark.python.daemon.module=archiver.spark_daemon"
+
+
+def starter(program: Path | str, *more: str, starts: list[Any] | None = None, forks: bool = False, called: str | None = None) -> Any:
+    """A program and its arguments; `called`: what it calls itself."""
+    return [str(program), [called or str(program), "-ISc", STARTER, json.dumps(starts or []), "forks" if forks else "", *more]]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a process has the name of a link only there")
+def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(tmp_path: Path) -> None:
+    java = tmp_path / "java"
+    java.symlink_to(Path(sys.executable).resolve())
+    parent_of_a_worker = starter(sys.executable, "archiver.spark_daemon", "pyspark.worker", forks=True)
+    just_started = starter(sys.executable, PROPERTY, called=str(java))  # what a JVM starts has its command line at first
+    jvm = starter(java, PROPERTY, starts=[parent_of_a_worker, just_started])
+    _, argv = starter(sys.executable, starts=[jvm, starter(sys.executable)])
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(6)] == [b"up\n"] * 6
+        processes = family(process.pid)
+        kinds = sorted(str(kind_of(one, process.pid)) for one in processes)
+        taken = taken_by(process.pid, "daemon")
+        process.stdin.close()
+    assert kinds == ["None", "None", "driver", "jvm", "parent of workers", "worker"]
+    assert set(taken) == {"daemon", "jvm", "workers"}
+    assert all(one.rss_bytes > 1e6 for one in taken.values())
+    assert taken["workers"].rss_bytes > 2 * taken["jvm"].rss_bytes, "they are four, and each is the same program"
+
+
+def test_cpu_time_of_what_has_ended_is_counted(tmp_path: Path) -> None:
+    burn = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint('done', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"done\n"
+        found = cpu_seconds(process.pid)
+        process.stdin.close()
+    assert found["program"] >= BURNT_S
+    assert set(found) == {"program"}
