@@ -197,12 +197,13 @@ class Upkeep(ABC):
             )
         )
 
-    def _compact(self, progress: Callable[[str], None]) -> Callable[[Backlog, bool], list[TopicCompaction]]:
+    def _compact(self, progress: Callable[[str], None]) -> Callable[[bool], list[TopicCompaction]]:
         """Merges small archives as a part of cleaning."""
         rewriting = RewriteParts(self.objects, self.leader, self._commit_limits(), self._clock, self._ids, progress)
         compaction = Compaction(
             CompactParts(
                 rewriting=rewriting,
+                intake=self.intake,
                 cluster_id=self.cluster.cluster_id,
                 leadership=self.leadership,
                 tables=self.tables,
@@ -212,7 +213,7 @@ class Upkeep(ABC):
                 entry_bytes_max=self.settings.log.entry_bytes_max,
             )
         )
-        return lambda intake, dry_run: compaction.run(intake, dry_run=dry_run)
+        return lambda dry_run: compaction.run(dry_run=dry_run)
 
     def reconciling(self, progress: Callable[[str], None], *, dry_run: bool = False) -> ReconcileRun:
         """The reconciler; `progress` takes a line at a time. Raises as `cleaning`: with a log that lost entries, whatever came after them

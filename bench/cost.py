@@ -46,8 +46,8 @@ from archiver.settings_types import Size
 from bench.cost_messages import MESSAGES
 from bench.deployment import write_configuration
 from bench.intake_files import CHUNK_ROWS, FILES_MIN, send
-from bench.limit import cpu_seconds
 from bench.outcome import tell
+from bench.processes import own_cpu_seconds
 from bench.requests import GIB
 from bench.shapes import Shape
 from bench.writer import spread
@@ -100,9 +100,9 @@ def archived(folder: Path, shape: Shape, records: int, repetitions: int) -> dict
         for _ in range(repetitions + 1):
             with application.writer() as writer:
                 send(writer, records, shape.make)
-            before = cpu_seconds()
+            before = own_cpu_seconds()
             (topic,) = application.archiving(lambda _: None).run(everything=True).topics.values()
-            cpu.append((cpu_seconds() - before) * GIB / topic.raw_bytes)
+            cpu.append((own_cpu_seconds() - before) * GIB / topic.raw_bytes)
             assert topic.rows == records, topic
             found = found or {
                 "raw_bytes": topic.raw_bytes,

@@ -50,7 +50,7 @@ from bench.bare import DEFAULT, TUNED, refine_share
 from bench.deployment import write_configuration
 from bench.intake_files import CLUSTER, PARTITIONS, ZSTD_LEVEL, fill_intake, plans_of, send
 from bench.outcome import tell
-from bench.processes import all_cpu_seconds
+from bench.processes import own_cpu_seconds
 from bench.shapes import SHAPES, Shape
 from bench.writer import spread
 
@@ -67,11 +67,6 @@ STEP_OF = {
     "fsync": "fsync",
 }
 """By the name of the function that does it."""
-
-
-def cpu_seconds() -> float:
-    """CPU time of this process and everything it started, also what has ended: the JVM, its Python workers, the libraries' processes."""
-    return all_cpu_seconds(os.getpid())
 
 
 class Libraries:
@@ -195,9 +190,9 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
 
 
 def _timed(taken: list[tuple[float, float]], work: Callable[[], None], label: str) -> None:
-    before, began = cpu_seconds(), time.perf_counter()
+    before, began = own_cpu_seconds(), time.perf_counter()
     work()
-    taken.append((cpu_seconds() - before, time.perf_counter() - began))
+    taken.append((own_cpu_seconds() - before, time.perf_counter() - began))
     print(f"{label}: {taken[-1][0]:.2f} CPU s, {taken[-1][1]:.2f} s", file=sys.stderr, flush=True)
 
 

@@ -32,8 +32,9 @@ from archiver.spark_session import SparkSessions
 from archiver.telemetry_metrics import ROUND_STEPS
 from bench import deployment
 from bench.daemons import Memory, Site, cores_between, said
-from bench.limit import CORES, Refinement, cpu_seconds
+from bench.limit import CORES, Refinement
 from bench.outcome import tell
+from bench.processes import own_cpu_seconds
 from bench.requests import GIB, KINDS, CountingProxy
 from bench.shapes import SHAPES
 from bench.steady import Sender, send_singly
@@ -225,10 +226,10 @@ def one_topic(folder: Path, sizes: Sizes) -> dict[str, Any]:
         runs = {count: Refinement(SHAPES["nested"], sizes.records, folder / str(count), sessions, count) for count in spent}
         for repetition in range(-1, sizes.repetitions):
             for count, run in runs.items():
-                before, began = cpu_seconds(), time.perf_counter()
+                before, began = own_cpu_seconds(), time.perf_counter()
                 run.on_spark()
                 if repetition >= 0:  # the first one warms up
-                    spent[count].append((cpu_seconds() - before, time.perf_counter() - began))
+                    spent[count].append((own_cpu_seconds() - before, time.perf_counter() - began))
     finally:
         sessions.close()
     few, wide = spent.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass
 
 import psutil
@@ -57,6 +58,11 @@ def cpu_seconds(pid: int) -> dict[str, float]:
 def all_cpu_seconds(pid: int) -> float:
     """Of all parts."""
     return sum(cpu_seconds(pid).values())
+
+
+def own_cpu_seconds() -> float:
+    """Of this process and everything it started, also what has ended: the JVM, its Python workers, the libraries' processes."""
+    return all_cpu_seconds(os.getpid())
 
 
 def is_jvm(process: psutil.Process) -> bool:

@@ -40,12 +40,12 @@ from reconcile.uploads import stale_uploads
 from reconcile.vacuum import Choice, Needed, choose, needed_files
 
 Replaced = Callable[[Backlog, LedgerFold, Lines], Sequence[str]]
-Compact = Callable[[Backlog, bool], Sequence[Compacted]]
+Compact = Callable[[bool], Sequence[Compacted]]
 """Merges small archives, or with the flag only says which it would; what there is to tell, by topic."""
 """Keys of archives that were made anew and that nobody can need."""
 
 
-def nothing_compacted(_intake: Backlog, _dry_run: bool) -> Sequence[Compacted]:
+def nothing_compacted(_dry_run: bool) -> Sequence[Compacted]:
     """Where archives stay as they are."""
     return ()
 
@@ -122,7 +122,7 @@ class CleanRun:
     def _compact(self, report: CleanReport) -> None:
         """Merge small archives. What was cleaned is told all the same if that ends early."""
         try:
-            report.compacted = self._parts.compact(self._parts.intake(), report.dry_run)
+            report.compacted = self._parts.compact(report.dry_run)
         except Deposed:
             raise
         except ArchiverError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from archiver import failpoints
 from archiver.catalog.commit import CommitOutcome, Committer
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.identity import TableTarget, load_table
+from archiver.catalog.identity import TableTarget, load_table, target_of
 from archiver.catalog.tables import Tables, TableView
 from archiver.ids import IdSource, TopicId, new_uuid
 from archiver.ledger.bridge import append_table_committed
@@ -27,7 +27,7 @@ from archiver.settings import TopicSettings
 from intake.backlog import Backlog
 from intake.fold import TopicState
 from reconcile.clean_orphans import Folder, Unneeded
-from reconcile.lines import Lines, gaps_of, target_of
+from reconcile.lines import Lines, gaps_of
 
 
 @dataclass
@@ -190,7 +190,9 @@ class TableFolders:
 
     def _of_table(self, topic: TopicState) -> tuple[Tables, TableTarget]:
         settings = self._settings[topic.name]
-        return self._tables(settings.archive.catalog or ""), target_of(settings, topic, self._cluster_id, self._objects)
+        return self._tables(settings.archive.catalog or ""), target_of(
+            settings, topic.topic_id, topic.partitions, self._cluster_id, self._objects
+        )
 
 
 def _named(tables: Tables, view: TableView, topic: TopicState) -> NamedFiles:

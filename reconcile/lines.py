@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
 from archiver.catalog.foreign import change_of, is_foreign_removal
-from archiver.catalog.identity import TableTarget, load_table
+from archiver.catalog.identity import load_table, target_of
 from archiver.catalog.layout import COMMIT_ID
-from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier, shown
+from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, shown
 from archiver.errors import ArchiverError, Deposed, TopicHalted
 from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
-from archiver.objects import paths
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
 from intake.backlog import Backlog
@@ -156,7 +155,7 @@ class LineReader:
         if ledger.table_uuid is None and any(watermarks):
             raise TopicHalted(topic.name, "it has been archived without a table, but the configuration says kind: iceberg")
         tables = self._tables(settings.archive.catalog or "")
-        target = target_of(settings, topic, self._cluster_id, self._objects)
+        target = target_of(settings, topic.topic_id, topic.partitions, self._cluster_id, self._objects)
         view = load_table(tables, target, ledger.table_uuid)
         if view is None:
             return watermarks, True
@@ -177,19 +176,6 @@ class LineReader:
             reached = reached_by(files, topic.partitions)
             offsets = tuple(max(ledger.start(at), min(offset, reached[at])) for at, offset in enumerate(offsets))
         return offsets, oldest_sequence(view) >= ledger.past.exact_since and offsets == by_commits
-
-
-def target_of(settings: TopicSettings, topic: TopicState, cluster_id: str, objects: ObjectStore) -> TableTarget:
-    """The table that a topic of kind iceberg is archived to."""
-    return TableTarget(
-        topic=topic.name,
-        topic_id=topic.topic_id,
-        cluster_id=cluster_id,
-        identifier=parse_identifier(settings.archive.table or ""),
-        partitions=topic.partitions,
-        granularity=settings.archive.partition_by[0],
-        location=objects.uri(paths.table_prefix(topic.topic_id)),
-    )
 
 
 def gaps_of(intake: Backlog, topic_id: TopicId) -> Gaps:

@@ -17,7 +17,7 @@ from itertools import chain
 from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Doubted, Gaps, judge, same_place
 from archiver.catalog.foreign import foreign_changes
-from archiver.catalog.identity import check_identity
+from archiver.catalog.identity import check_identity, target_of
 from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID
 from archiver.catalog.restate import is_older_copy, is_set_back
 from archiver.catalog.tables import Tables, TableView, parse_identifier, shown
@@ -37,7 +37,7 @@ from intake.fold import TopicState
 from reconcile.clean_orphans import WHY, Folder
 from reconcile.coverage import Range, merge
 from reconcile.folder import topic_name
-from reconcile.lines import gaps_of, target_of
+from reconcile.lines import gaps_of
 from reconcile.observe import Observer, partition_views
 from reconcile.sights import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
 from reconcile.views import TopicView
@@ -181,7 +181,9 @@ class Looker:
             foreign=_foreign(view),
         )
         try:
-            check_identity(view, target_of(settings, state, self._parts.cluster_id, self._parts.objects), ledger.table_uuid)
+            check_identity(
+                view, target_of(settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects), ledger.table_uuid
+            )
         except TopicHalted as error:
             return _with(sight, mismatch=error.why.removeprefix(f"table {name} "))
         fault, lacking = _columns(ledger, view)

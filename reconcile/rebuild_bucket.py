@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from archiver.catalog.identity import TableTarget
+from archiver.catalog.identity import TableTarget, target_of
 from archiver.catalog.restore import Plan, TableRestore
-from archiver.catalog.tables import parse_identifier, shown
+from archiver.catalog.tables import shown
 from archiver.errors import Corrupted, NotFound, TopicHalted
 from archiver.ids import TopicId
 from archiver.objects import paths
@@ -124,17 +124,8 @@ class BucketRebuild:
         return Rebuilt(folder.name, folder.topic_id, name, "rebuilt", why, len(archives), rows, missing)
 
     def _target(self, settings: TopicSettings, folder: _Folder) -> TableTarget:
-        parts = self._parts
-        granularity = settings.archive.partition_by[0]
-        return TableTarget(
-            topic=folder.name,
-            topic_id=folder.topic_id,
-            cluster_id=parts.cluster_id,
-            identifier=parse_identifier(settings.archive.table or ""),
-            partitions=max(folder.partitions, *(one.partition + 1 for one in folder.archives), 1),
-            granularity=granularity,
-            location=parts.objects.uri(paths.table_prefix(folder.topic_id)),
-        )
+        partitions = max(folder.partitions, *(one.partition + 1 for one in folder.archives), 1)
+        return target_of(settings, folder.topic_id, partitions, self._parts.cluster_id, self._parts.objects)
 
 
 def _chains(folder: _Folder, partitions: int) -> dict[int, Chain]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from archiver import failpoints
 from archiver.catalog.commit import CommitOutcome
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.identity import TableTarget
+from archiver.catalog.identity import TableTarget, target_of
 from archiver.catalog.layout import REBUILT
 from archiver.catalog.restore import Plan, TableRestore, way_out
 from archiver.catalog.tables import TableView, shown
@@ -32,7 +32,6 @@ from archiver.settings import TopicSettings
 from archiver.stream.archives import FoundArchive, list_archives
 from intake.backlog import Backlog
 from intake.fold import TopicState
-from reconcile.lines import target_of
 from reconcile.rebuild import RebuildParts, RebuildReport, Rebuilt, described, restored_files, settled, wanted
 from reconcile.rebuild_chain import Chain, chain_to
 
@@ -65,7 +64,7 @@ class LedgerRebuild:
 
     def _topic(self, settings: TopicSettings, state: TopicState) -> Rebuilt:
         parts = self._parts
-        target = target_of(settings, state, parts.cluster_id, parts.objects)
+        target = target_of(settings, state.topic_id, state.partitions, parts.cluster_id, parts.objects)
         name = shown(target.identifier)
         ledger = self._leader.fold.topic(state.topic_id)
         if ledger.table_uuid is None:

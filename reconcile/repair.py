@@ -25,7 +25,7 @@ from archiver import failpoints
 from archiver.catalog.agree import revived_keys
 from archiver.catalog.evidence import Doubted, Gaps, Known, judge
 from archiver.catalog.foreign import rows_removed, told_after_repair
-from archiver.catalog.identity import TableTarget, load_table
+from archiver.catalog.identity import TableTarget, load_table, target_of
 from archiver.catalog.restate import Restater, is_older_copy, is_set_back, outcome_of
 from archiver.catalog.tables import Tables, TableView, shown
 from archiver.errors import RetryLater, TopicHalted
@@ -41,7 +41,7 @@ from intake.window import windows
 from reconcile.coverage import Range, merge, subtract
 from reconcile.folder import harmed_intake
 from reconcile.judge import held
-from reconcile.lines import gaps_of, target_of
+from reconcile.lines import gaps_of
 from reconcile.observe import Observer
 from reconcile.ranges import shown as shown_ranges
 from reconcile.set_back import lowered, missing_below
@@ -115,7 +115,7 @@ class Repairer:
             raise TopicHalted(topic, "it has no table by the configuration")
         ledger = parts.leadership.leader.fold.topic(state.topic_id)
         tables = parts.tables(settings.archive.catalog or "")
-        target = target_of(settings, state, parts.cluster_id, parts.objects)
+        target = target_of(settings, state.topic_id, state.partitions, parts.cluster_id, parts.objects)
         view = load_table(tables, target, ledger.table_uuid)
         if view is None:
             raise TopicHalted(topic, f"table {shown(target.identifier)} is not there")

@@ -21,10 +21,12 @@ from archiver.catalog.layout import (
     table_properties,
 )
 from archiver.catalog.specs import left_by_us
-from archiver.catalog.tables import Identifier, Tables, TableView, shown
+from archiver.catalog.tables import Identifier, Tables, TableView, parse_identifier, shown
 from archiver.errors import Halt, KeyExists, TopicHalted
 from archiver.ids import TopicId
-from archiver.objects.paths import Granularity
+from archiver.objects.paths import Granularity, table_prefix
+from archiver.objects.store import ObjectStore
+from archiver.settings import TopicSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,19 @@ class TableTarget:
     granularity: Granularity
     location: str
     """Absolute URI of the table's folder, without a slash at the end. Of no meaning where the catalog places tables."""
+
+
+def target_of(settings: TopicSettings, topic_id: TopicId, partitions: int, cluster_id: str, objects: ObjectStore) -> TableTarget:
+    """The table that a topic of kind iceberg is archived to, as the configuration has it."""
+    return TableTarget(
+        topic=settings.name,
+        topic_id=topic_id,
+        cluster_id=cluster_id,
+        identifier=parse_identifier(settings.archive.table or ""),
+        partitions=partitions,
+        granularity=settings.archive.partition_by[0],
+        location=objects.uri(table_prefix(topic_id)),
+    )
 
 
 def load_table(tables: Tables, target: TableTarget, known_uuid: uuid.UUID | None) -> TableView | None:

@@ -26,7 +26,7 @@ def clean(
     daemon does it.
 
     Exit code 1: something condemned is needed again, and nothing was deleted; 2: of some topic it cannot be told what is needed (all of it
-    is kept), or a deletion has to be repeated.
+    is kept), or a deletion or a merge has to be repeated.
     """
     with application(config) as app:
 

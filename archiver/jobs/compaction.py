@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from archiver.catalog.evidence import Gaps
-from archiver.catalog.identity import TableTarget, load_table
+from archiver.catalog.identity import load_table, target_of
 from archiver.catalog.tables import LiveFile, Tables, TableView, shown
 from archiver.errors import ArchiverError, Deposed, Halt, RetryLater, TopicHalted
 from archiver.jobs.archive_file import Conflict
@@ -24,7 +24,6 @@ from archiver.jobs.refined import RefineOptions, RefineTopic
 from archiver.jobs.rewriting import Remade, RewriteParts, TableRewriter
 from archiver.jobs.rounds import known_gaps
 from archiver.jobs.rows import TopicRows
-from archiver.jobs.undecoded import table_target
 from archiver.ledger.leadership import Leadership
 from archiver.ledger.rewrites import OldArchive
 from archiver.ledger.views import TopicLedger
@@ -86,6 +85,8 @@ class CompactParts:
     """What a compaction needs; put together by the composition root."""
 
     rewriting: RewriteParts
+    intake: Callable[[], Backlog]
+    """Reads the intake log to its tail."""
     cluster_id: str
     leadership: Leadership
     tables: Callable[[str], Tables]
@@ -104,7 +105,7 @@ class Compaction:
         self._parts = parts
         self._bytes_left = 0
 
-    def run(self, intake: Backlog, *, dry_run: bool = False) -> list[TopicCompaction]:
+    def run(self, *, dry_run: bool = False) -> list[TopicCompaction]:
         """Merge archives of all topics with a table, at most `cleanup.compact_run_bytes_max` of them; what there is to tell, by topic.
 
         With `dry_run` nothing is written anywhere. Raises `LeaseHeld` if another process leads, `Deposed` if a newer leader appears. What
@@ -114,6 +115,7 @@ class Compaction:
         if parts.settings.compact_bytes == 0:
             return []
         self._bytes_left = parts.settings.compact_run_bytes_max
+        intake = parts.intake()
         found: list[TopicCompaction] = []
         for settings in sorted(parts.topics, key=lambda topic: topic.name):
             state = intake.topics_by_name.get(settings.name)
@@ -130,9 +132,10 @@ class Compaction:
                 found.append(report)
         return found
 
-    def room(self, size: int) -> bool:
-        """Whether archives of that many bytes may still be merged; the first ones always may."""
-        return size <= self._bytes_left or self._bytes_left == self._parts.settings.compact_run_bytes_max
+    def room(self, size: int, chosen: int = 0) -> bool:
+        """Whether archives of that many bytes may be merged beside what was `chosen` and is not spent yet; the first ones always may."""
+        first = chosen == 0 and self._bytes_left == self._parts.settings.compact_run_bytes_max
+        return first or chosen + size <= self._bytes_left
 
     def spend(self, size: int) -> None:
         """Archives of that many bytes were merged. Those that could not be do not count: they would stand in the others' way for ever."""
@@ -159,7 +162,7 @@ class _Topic:
         self._report = report
         rewriting = run.parts.rewriting
         self._tables = run.parts.tables(settings.archive.catalog or "")
-        self._target: TableTarget = table_target(settings, state, run.parts.cluster_id, rewriting.objects)
+        self._target = target_of(settings, state.topic_id, state.partitions, run.parts.cluster_id, rewriting.objects)
         self._rewriter = TableRewriter(rewriting, self._tables, self._target, gaps, "compact", report.skip)
         self._rows: dict[int, TopicRows] = {}
 
@@ -228,7 +231,7 @@ class _Topic:
         size = 0
         for together in self._pieces(found):
             bytes_ = sum(piece.small.size for piece in together)
-            if not self._run.room(size + bytes_):
+            if not self._run.room(bytes_, size):
                 self._report.more = True
                 break
             handful.append((together, self._rows_of(together[0].footer.schema_version, schemas, view)))

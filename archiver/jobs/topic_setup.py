@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from archiver import failpoints
 from archiver.catalog.commit import CommitLimits
 from archiver.catalog.evolve import TableEvolution
-from archiver.catalog.identity import TableTarget, ensure_table, load_table
+from archiver.catalog.identity import TableTarget, ensure_table, load_table, target_of
 from archiver.catalog.specs import FIRST_SPEC, newest_spec
-from archiver.catalog.tables import Identifier, SpecView, Tables, TableView, parse_identifier
+from archiver.catalog.tables import Identifier, SpecView, Tables, TableView
 from archiver.clock import Clock
 from archiver.errors import CatalogAway, Halt, RetryLater, TopicHalted
 from archiver.jobs.waiting import check_granularity, check_known
@@ -171,15 +171,7 @@ class TopicSetup:
         """The topic's table, and the recorded schema whose columns it has."""
         catalog = settings.archive.catalog or ""
         ledger = self._leader.fold.topic(state.topic_id)
-        target = TableTarget(
-            topic=state.name,
-            topic_id=state.topic_id,
-            cluster_id=self._cluster.cluster_id,
-            identifier=parse_identifier(settings.archive.table or ""),
-            partitions=state.partitions,
-            granularity=settings.archive.partition_by[0],
-            location=self._objects.uri(paths.table_prefix(state.topic_id)),
-        )
+        target = target_of(settings, state.topic_id, state.partitions, self._cluster.cluster_id, self._objects)
         try:
             if aways is not None and catalog in aways:
                 raise aways[catalog]

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.tables import Tables, TableView, parse_identifier
+from archiver.catalog.identity import load_table, target_of
+from archiver.catalog.tables import Tables, TableView
 from archiver.errors import Corrupted, NotFound, passing
 from archiver.ids import TopicId
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
-from archiver.objects.paths import ArchiveKey, parse_archive_key, table_prefix
+from archiver.objects.paths import ArchiveKey, parse_archive_key
 from archiver.objects.store import ObjectStore
 from archiver.schema.causes import Cause, cause_of
 from archiver.schema.tree import ERR, RAW
@@ -95,19 +95,6 @@ def error_fields(schema_json: str) -> dict[Side, int]:
     return found
 
 
-def table_target(settings: TopicSettings, state: TopicState, cluster_id: str, objects: ObjectStore) -> TableTarget:
-    """The table that a topic of kind iceberg is archived to."""
-    return TableTarget(
-        topic=state.name,
-        topic_id=state.topic_id,
-        cluster_id=cluster_id,
-        identifier=parse_identifier(settings.archive.table or ""),
-        partitions=state.partitions,
-        granularity=settings.archive.partition_by[0],
-        location=objects.uri(table_prefix(state.topic_id)),
-    )
-
-
 def topic_table(
     settings: TopicSettings,
     state: TopicState,
@@ -118,7 +105,7 @@ def topic_table(
 ) -> tuple[Tables, TableView | None]:
     """The catalog and the table of a topic of kind iceberg, for looking; None if there is none. Raises as `load_table`."""
     catalog = tables(settings.archive.catalog or "")
-    return catalog, load_table(catalog, table_target(settings, state, cluster_id, objects), ledger.table_uuid)
+    return catalog, load_table(catalog, target_of(settings, state.topic_id, state.partitions, cluster_id, objects), ledger.table_uuid)
 
 
 def doubted_files(objects: ObjectStore, topic_id: TopicId, tables: Tables, view: TableView) -> list[DoubtedFile]:

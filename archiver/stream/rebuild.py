@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,24 +82,14 @@ def from_archive(
     is gone, is not what its key says, lacks an offset, or fails a check.
     """
     known = set() if verified is None else verified
-    try:
-        with _opened(objects, found) as source:
-            check_seal(source, found.key)
-            source.seek(0)
-            with pq.ParquetFile(source, page_checksum_verification=True) as file:
-                archive = _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
-                if found.key not in known and found.size <= VERIFY_BYTES_MAX:
-                    for _ in archive.records(found.base, found.end, BATCH_ROWS, RecordsDigest()):
-                        pass
-                    known.add(found.key)
-                whole = found.key not in known and start <= found.base and stop >= found.end
-                yield from archive.records(start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None)
-                if whole:
-                    known.add(found.key)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        # ValueError: text in the footer that is no UTF-8, among others.
-        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it")
-        raise passing(error, found.key) or damage from error
+    with _reading(found, start), _opened(objects, found) as source, _archive(source, found, cluster_id, layouts) as archive:
+        if found.key not in known and found.size <= VERIFY_BYTES_MAX:
+            archive.verify()
+            known.add(found.key)
+        whole = found.key not in known and start <= found.base and stop >= found.end
+        yield from archive.records(start, min(stop, found.end), batch_rows, RecordsDigest() if whole else None)
+        if whole:
+            known.add(found.key)
 
 
 def whole_archive(
@@ -109,29 +100,34 @@ def whole_archive(
     All that `from_archive` checks; the digest is compared before the last batch, so nothing of it counts before it has come to its end.
     Raises as `from_archive`.
     """
-    try:
-        with _opened(objects, found) as source:
-            check_seal(source, found.key)
-            source.seek(0)
-            with pq.ParquetFile(source, page_checksum_verification=True) as file:
-                archive = _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
-                yield from archive.rows(found.base, found.end, BATCH_ROWS, RecordsDigest())
-    except (pa.ArrowException, OSError, ValueError) as error:
-        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {found.base} to {found.end - 1} are in it")
-        raise passing(error, found.key) or damage from error
+    with _reading(found, found.base), _opened(objects, found) as source, _archive(source, found, cluster_id, layouts) as archive:
+        yield from archive.rows(found.base, found.end, BATCH_ROWS, RecordsDigest())
 
 
 def check_records(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> None:
     """Rebuild every record of an archive that is in no store yet; raises `Corrupted` if they do not have the digest in its footer."""
+    with _reading(found, found.base), _archive(source, found, cluster_id, layouts) as archive:
+        archive.verify()
+
+
+@contextmanager
+def _reading(found: FoundArchive, start: int) -> Iterator[None]:
+    """Makes damage of what libraries raise inside, unless it passes by itself."""
     try:
-        check_seal(source, found.key)
-        source.seek(0)
-        with pq.ParquetFile(source, page_checksum_verification=True) as file:
-            archive = _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
-            for _ in archive.records(found.base, found.end, BATCH_ROWS, RecordsDigest()):
-                pass
+        yield
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise passing(error, found.key) or Corrupted(f"{found.key} cannot be read ({error})") from error
+        # ValueError: text in the footer that is no UTF-8, among others.
+        damage = Corrupted(f"{found.key} cannot be read ({error}); offsets {start} to {found.end - 1} are in it")
+        raise passing(error, found.key) or damage from error
+
+
+@contextmanager
+def _archive(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layouts: Layouts) -> Iterator[_Archive]:
+    """An open archive, once its footer is known to be whole and its own."""
+    check_seal(source, found.key)
+    source.seek(0)
+    with pq.ParquetFile(source, page_checksum_verification=True) as file:
+        yield _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
 
 
 def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
@@ -156,6 +152,11 @@ class _Archive:
         layout = layouts(found.topic_id, footer.schema_version)
         self._codec = layout.codec
         _check_columns(found.key, file.schema_arrow, layout.columns)
+
+    def verify(self) -> None:
+        """Rebuild all records and compare them."""
+        for _ in self.rows(self._found.base, self._found.end, BATCH_ROWS, RecordsDigest()):
+            pass
 
     def records(self, start: int, stop: int, batch_rows: int, digest: RecordsDigest | None) -> Iterator[pa.RecordBatch]:
         """The records in [start, stop); with `digest`, which needs all of them, they are compared before the last batch."""

@@ -152,6 +152,20 @@ def test_a_run_ends_at_its_limit_and_the_next_goes_on(tmp_path: Path) -> None:
         driver.check_complete("orders")
 
 
+def test_a_leader_that_keeps_the_lease_ends_at_the_limit_as_well(tmp_path: Path) -> None:
+    """It merges a handful before any of it is in the table."""
+    with Driver(compacted(tmp_path / "d", compact_run_bytes_max=1)) as driver:
+        at_noon(driver)
+        for partition in (0, 1):
+            send_small(driver, 2, partition=partition)
+        driver.clock.ahead_s += 2 * DAY_S
+        driver.application.close()
+        driver.application = Application(load_settings(driver.deployment.config, {}), {}, driver.clock, lasting=True)
+        assert (compact(driver).more, ranges_of_table(driver.deployment)) == (True, [(0, 0, 10), (1, 0, 5), (1, 5, 10)])
+        assert (compact(driver).more, ranges_of_table(driver.deployment)) == (False, [(0, 0, 10), (1, 0, 10)])
+        driver.application.leadership.resign()
+
+
 @pytest.mark.parametrize("action", ["error", "unknown"])
 @pytest.mark.parametrize("name", [*COMPACTING, "archive.upload.after", "epoch.append.after@2"])
 def test_a_step_of_compaction_that_fails_or_loses_its_reply(driver: Driver, name: str, action: str) -> None:

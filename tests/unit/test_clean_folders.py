@@ -108,6 +108,23 @@ def test_d2_a_condemned_archive_goes_after_a_fence(deployment: _Deployment) -> N
     assert not deployment.is_there
 
 
+def test_a_run_that_may_not_delete_all_of_a_folder_says_so(deployment: _Deployment) -> None:
+    deployment.condemned()
+    other = archive_key(deployment.topic_id, 0, "day", 20_000, 10, 20, 0)
+    deployment.vacuumed.objects.create(other, b"records")
+    leader = deployment.vacuumed.leader()
+    leader.take_over()
+    leader.append(pb.Condemned(keys=[other], why="it is killed"))
+    deployment.vacuumed.later()
+    deployment.folders.again[other] = 7
+    deployment.vacuumed.deletes_max = 1
+    report = deployment.vacuumed.clean()
+    assert (report.deleted, report.cut, report.more) == ([deployment.key], True, True)
+    del deployment.folders.again[deployment.key]
+    report = deployment.vacuumed.clean()
+    assert (report.deleted, report.cut, report.more) == ([other], False, False)
+
+
 @pytest.mark.parametrize("failing", [{"fence"}, {"fence", "forget"}, {"forget"}, {"look again"}])
 def test_d2_nothing_goes_without_its_fence_also_if_the_topic_was_told_of_already(deployment: _Deployment, failing: set[str]) -> None:
     deployment.condemned()

@@ -112,11 +112,14 @@ def test_a_held_lease_names_its_holder_and_nothing_is_written() -> None:
 def test_a_run_condemns_and_deletes_no_more_than_the_limit_oldest_first() -> None:
     vacuumed, keys = archived(6, deletes_max=2)
     report = vacuumed.clean()
-    assert (report.condemned, report.over) == (keys[:2], 3)
+    assert (report.condemned, report.over, report.more) == (keys[:2], 3, True)
     vacuumed.clean()
     vacuumed.later()
     report = vacuumed.clean()
     assert (report.deleted, report.condemned, report.waiting) == (keys[:2], keys[4:5], 3)
+    assert (report.over, report.cut, report.more) == (0, True, True), "two more could have gone"
+    report = vacuumed.clean()
+    assert (report.deleted, report.cut, report.more) == (keys[2:4], False, False)
 
 
 def test_what_needs_more_than_one_entry_is_split() -> None:

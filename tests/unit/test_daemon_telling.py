@@ -7,6 +7,7 @@ import pytest
 from archiver.daemon.telling import told_of_archiving, told_of_audit, told_of_cleaning, told_of_replay
 from archiver.daemon.tick import Tick
 from archiver.errors import Halt, LeaseHeld, RetryLater
+from archiver.jobs.compaction import TopicCompaction
 from archiver.jobs.looks import Looks
 from archiver.jobs.replay_report import ReplayReport, TopicReplay
 from archiver.jobs.report import ArchiveReport, CommitTry, TopicReport
@@ -156,3 +157,11 @@ def test_a_replay() -> None:
     wrong.failed(Halt("rolled back"))
     told = told_of_replay(ReplayReport(False, 1, [fine, later, wrong]))
     assert (told.outcome, told.line.endswith("; b: the catalog is away; c: rolled back")) == ("wrong", True)
+
+
+def test_a_topic_that_could_not_be_compacted_is_no_success() -> None:
+    compacted = [TopicCompaction("a", merged=2, archives=9), TopicCompaction("b", why="the catalog is away")]
+    told = told_of_cleaning(CleanReport(False, 0, compacted=compacted))
+    assert told.outcome == "untold"
+    assert "a: 9 archives merged into 2; b is not compacted: the catalog is away" in told.line
+    assert told_of_cleaning(CleanReport(False, 0, compacted=compacted[:1])).outcome == "fine"

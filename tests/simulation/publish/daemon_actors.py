@@ -164,11 +164,12 @@ class Station:
             )
         )
 
-    def _compacted(self, intake: Backlog, dry_run: bool) -> list[TopicCompaction]:
+    def _compacted(self, dry_run: bool) -> list[TopicCompaction]:
         """Merge small archives, also of a day that goes on: appenders, strangers and cleaners are at it all the time."""
         orders = self.orders
         note = partial(self.process.schedule.note, self.process.name)
         parts = CompactParts(
+            intake=self.sequencer.backlog,
             rewriting=RewriteParts(self.objects, self.leader, orders.limits, self.clock, self.ids, note),
             cluster_id=CLUSTER.cluster_id,
             leadership=self.leadership,
@@ -178,7 +179,7 @@ class Station:
             options=RefineOptions(),
             entry_bytes_max=orders.log.entry_bytes_max,
         )
-        return Compaction(parts).run(intake, dry_run=dry_run)
+        return Compaction(parts).run(dry_run=dry_run)
 
     def _superseded(self) -> Sequence[str]:
         """A cleaning is three entries and a takeover: where a few make a checkpoint, to delete each one would never come to rest."""
