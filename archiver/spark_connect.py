@@ -97,9 +97,17 @@ def apart(session: Any) -> Any:
 
 
 def _bound(client: Any, policies: list[DefaultPolicy]) -> None:
-    """Take from a client what waits by itself: its own policy, and a request at the end of the process, about models that nobody has."""
+    """Take from a client what waits by itself: its own policy, a request at the end of the process, about models that nobody has, and a
+    close that waits for a pool of threads which all clients share. The garbage collector closes clients too, and where it comes upon one
+    in the very thread that holds the pool's lock, that close never returns (SPARK-55362). `leave` closes the channel, which is enough.
+    """
     client.set_retry_policies(policies)
+    client.close = _nothing
     atexit.unregister(client._cleanup_ml_cache)
+
+
+def _nothing() -> None:
+    pass
 
 
 def parallelism(session: Any) -> int:

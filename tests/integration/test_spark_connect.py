@@ -112,6 +112,33 @@ def test_a_session_that_the_server_has_ended_is_begun_anew(server: SparkProcess)
     assert (done.returncode, done.stdout.split()) == (0, ["3", "2", "True", "True", "4"]), done.stderr[-3000:]
 
 
+LEFT = """
+import faulthandler, gc, os, sys
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Results
+
+faulthandler.dump_traceback_later(60, exit=True)
+sessions = SparkSessions(SparkSettings(remote=f"sc://{sys.argv[1]}"), os.environ)
+first = sessions.session()
+print(first.range(3).count(), flush=True)
+first.itself = first  # as a session that an error's traceback holds: only the garbage collector finds it
+sessions._forget()
+print(sessions.session().range(4).count(), flush=True)
+with Results._get_or_create_release_thread_pool()._shutdown_lock:  # as while a result is released
+    del first
+    print(gc.collect() > 0, flush=True)
+print(sessions.session().range(5).count(), flush=True)
+"""
+
+
+def test_a_session_that_was_left_may_be_collected_at_any_time(server: SparkProcess) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, server.address], cwd=ROOT, capture_output=True, text=True, timeout=COMMAND_S, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["3", "4", "True", "5"]), done.stderr[-3000:]
+
+
 ROUNDS = """
 import os, signal, sys, time
 from pathlib import Path
