@@ -22,7 +22,7 @@ from typing import Literal
 from archiver.ledger.coverage import Coverage
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
-from archiver.objects.paths import ArchiveKey, archive_key, data_prefix, metadata_prefix, parse_archive_key
+from archiver.objects.paths import ArchiveKey, data_prefix, metadata_prefix, parse_archive_key
 from archiver.objects.store import ObjectInfo
 
 Kind = Literal["intake", "superseded", "replaced", "retired", "killed", "stray", "foreign", "metadata"]
@@ -169,8 +169,7 @@ class _Archive:
     @property
     def name(self) -> str:
         """The key as it is written."""
-        key = self.key
-        return archive_key(key.topic_id, key.partition, key.granularity, key.partition_value, key.base, key.end, key.epoch)
+        return self.key.key
 
 
 Listing = Callable[[str], Iterable[ObjectInfo]]

@@ -145,7 +145,7 @@ class RowProof:
         """The archive as it is to be read; its view with a fault if its footer cannot be trusted."""
         parsed = view.key
         assert parsed is not None, "only archives of ours have such a footer"
-        found = FoundArchive(key, view.object_size or 0, TopicId(parsed.topic_id), parsed.partition, parsed.base, parsed.end, parsed.epoch)
+        found = FoundArchive.of(key, view.object_size or 0, parsed)
         try:
             with self._objects.open_input(key) as source:
                 check_seal(source, key)

@@ -78,7 +78,7 @@ class BucketRebuild:
             if topic_id is not None and info.key == paths.topic_key(topic_id):
                 named.append(topic_id)
             elif parsed is not None:
-                found = FoundArchive(info.key, info.size, TopicId(parsed.topic_id), parsed.partition, parsed.base, parsed.end, parsed.epoch)
+                found = FoundArchive.of(info.key, info.size, parsed)
                 archives.setdefault(parsed.topic_id, []).append(found)
         for topic_id in sorted(set(archives) - set(named)):
             self._parts.progress(f"{paths.table_prefix(topic_id)} holds {len(archives[topic_id])} archives and does not say of which topic")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from archiver.errors import Corrupted
-from archiver.ids import TopicId
 from archiver.jobs.archive_file import ArchiveWriter, Conflict
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.remade import Place, Sums, close_full, footer_of, store, unlike
@@ -43,8 +42,7 @@ class Small:
     @property
     def found(self) -> FoundArchive:
         """For readers."""
-        one = self.archive
-        return FoundArchive(self.key, self.size, TopicId(one.topic_id), one.partition, one.base, one.end, one.epoch)
+        return FoundArchive.of(self.key, self.size, self.archive)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.errors import Corrupted
-from archiver.ids import TopicId
 from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, publish
 from archiver.jobs.plan_writer import data_file_of
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
 from archiver.ledger.archives import ArchiveFile
-from archiver.objects.paths import ArchiveKey, archive_key
+from archiver.objects.paths import ArchiveKey
 from archiver.objects.store import ObjectStore
 from archiver.stream.archives import FoundArchive
 from archiver.stream.rebuild import Layouts, check_records
@@ -38,8 +37,7 @@ class Place:
     @property
     def key(self) -> str:
         """Of the object."""
-        one = self.archive
-        return archive_key(one.topic_id, one.partition, one.granularity, one.partition_value, one.base, one.end, one.epoch)
+        return self.archive.key
 
 
 class Sums:
@@ -90,8 +88,7 @@ def footer_of(place: Place, rows: TopicRows, digest: bytes) -> Footer:
 
 def unlike(place: Place, spooled: SpooledArchive, layouts: Layouts) -> str | None:
     """Why the records of the finished file are not those that its footer says; None if they are, byte for byte."""
-    one = place.archive
-    made = FoundArchive(place.key, spooled.size, TopicId(one.topic_id), one.partition, one.base, one.end, one.epoch)
+    made = FoundArchive.of(place.key, spooled.size, place.archive)
     try:
         with pa.OSFile(str(spooled.path), "rb") as file:
             check_records(file, made, place.cluster_id, layouts)

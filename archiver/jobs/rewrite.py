@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 
 from archiver.errors import Corrupted
-from archiver.ids import TopicId
 from archiver.jobs.archive_file import ArchiveWriter, Conflict
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.remade import Place, Sums, close_full, footer_of, store, unlike
@@ -49,7 +48,7 @@ class Source:
 def open_source(objects: ObjectStore, file: DoubtedFile, archive: ArchiveKey, cluster_id: str) -> Source:
     """The archive behind a file of ours; raises `Corrupted` if its footer is not what its name says."""
     assert file.key is not None, "an archive of ours has a key"
-    found = FoundArchive(file.key, file.size, TopicId(archive.topic_id), archive.partition, archive.base, archive.end, archive.epoch)
+    found = FoundArchive.of(file.key, file.size, archive)
     return Source(file, archive, found, read_footer(objects, found, cluster_id))
 
 

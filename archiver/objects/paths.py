@@ -77,6 +77,11 @@ class ArchiveKey:
     end: int
     epoch: int
 
+    @property
+    def key(self) -> str:
+        """As it is written."""
+        return archive_key(self.topic_id, self.partition, self.granularity, self.partition_value, self.base, self.end, self.epoch)
+
 
 def cluster_key() -> str:
     """The identity of the cluster that owns the data folder."""

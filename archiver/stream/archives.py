@@ -40,6 +40,11 @@ class FoundArchive:
     """Exclusive."""
     epoch: int
 
+    @classmethod
+    def of(cls, key: str, size: int, parsed: paths.ArchiveKey) -> FoundArchive:
+        """By what the key says."""
+        return cls(key, size, TopicId(parsed.topic_id), parsed.partition, parsed.base, parsed.end, parsed.epoch)
+
 
 @dataclass(frozen=True, slots=True)
 class FoundFooter:
@@ -92,7 +97,7 @@ def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None
     for info in objects.list(paths.data_prefix(topic_id, partition)):
         parsed = paths.parse_archive_key(info.key)
         if parsed is not None and parsed.topic_id == topic_id and partition in (None, parsed.partition):
-            yield FoundArchive(info.key, info.size, topic_id, parsed.partition, parsed.base, parsed.end, parsed.epoch)
+            yield FoundArchive.of(info.key, info.size, parsed)
 
 
 def key_of(objects: ObjectStore, topic_id: TopicId, path: str) -> str | None:
