@@ -88,14 +88,6 @@ def answers(session: Any) -> bool:
         return False
 
 
-def apart(session: Any) -> Any:
-    """A session with settings of its own, to be ended by `end`. Raises whatever pyspark and gRPC raise."""
-    session.conf.get(_ANSWERED)  # A session that nothing was asked of is not there yet.
-    cloned = session.cloneSession()
-    _bound(cloned.client, session.client.get_retry_policies())
-    return cloned
-
-
 def _bound(client: Any, policies: list[DefaultPolicy]) -> None:
     """Take from a client what waits by itself: its own policy, a request at the end of the process, about models that nobody has, and a
     close that waits for a pool of threads which all clients share. The garbage collector closes clients too, and where it comes upon one

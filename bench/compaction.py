@@ -33,7 +33,7 @@ from archiver.clock import SystemClock
 from archiver.settings import load_settings
 from archiver.spark_session import SparkSessions
 from bench.deployment import write_configuration
-from bench.intake_files import send
+from bench.intake_files import bytes_of, send
 from bench.outcome import tell
 from bench.shapes import SHAPES
 
@@ -122,7 +122,7 @@ def measure(records: int, archives: int, folder: Path) -> dict[str, Any]:
     """The result document."""
     config = write_configuration(folder / "site", SHAPES["nested"], PARTITIONS)
     document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    each = max(1, records * SHAPES["nested"].make(SAMPLE_ROWS, 0).get_total_buffer_size() // SAMPLE_ROWS // archives)
+    each = max(1, records * bytes_of(SHAPES["nested"].make(SAMPLE_ROWS, 0)) // SAMPLE_ROWS // archives)
     # An archive is cut between segments, so each intake file has one small one of each partition.
     document |= {
         "cleanup": {"compact_bytes": COMPACT_BYTES},

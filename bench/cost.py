@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import Producer
 from pydantic import TypeAdapter
 
@@ -45,7 +44,7 @@ from archiver.settings_groups import IntakeSettings, LogSettings
 from archiver.settings_types import Size
 from bench.cost_messages import MESSAGES
 from bench.deployment import write_configuration
-from bench.intake_files import CHUNK_ROWS, FILES_MIN, send
+from bench.intake_files import CHUNK_ROWS, FILES_MIN, KEY_BYTES, bytes_of, send
 from bench.outcome import tell
 from bench.processes import own_cpu_seconds
 from bench.requests import GIB
@@ -65,7 +64,6 @@ from tests.support.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCES
 PARTITIONS = 4
 SAMPLE_ROWS = 10_000
 """By which it is reckoned how many records are so many bytes."""
-KEY_BYTES = 12
 BATCHES: Mapping[str, Mapping[str, Any]] = {
     "16KiB": {"batch.size": 16 * 1024, "linger.ms": 5},
     "1MiB": {"batch.size": 2**20, "linger.ms": 100, "batch.num.messages": 1_000_000, "message.max.bytes": 2 * 2**20},
@@ -82,7 +80,7 @@ TASKS_READ = 12
 
 def records_of(shape: Shape, size: int) -> int:
     """How many are about so many bytes."""
-    sample = pc.sum(pc.binary_length(shape.make(SAMPLE_ROWS, 0))).as_py() + KEY_BYTES * SAMPLE_ROWS
+    sample = bytes_of(shape.make(SAMPLE_ROWS, 0)) + KEY_BYTES * SAMPLE_ROWS
     return max(FILES_MIN, size * SAMPLE_ROWS // sample)
 
 

@@ -5,10 +5,10 @@ audit the whole table, whose intake is still there; at last the intake is remove
 refinement is what can be compared between machines. Java is needed.
 
 Of the last audits also: CPU time per row by process, the kernel's. And what a worker does with the same archives, in this process and by a
-profile, which itself takes some: `read` is pyarrow's reader in place of Spark's, `rebuild` makes the producers' bytes anew (`encode` of it
+profile, which itself takes some: `read` is pyarrow's reader, `rebuild` makes the producers' bytes anew (`encode` of it
 is ptars alone), `digest` is what is compared, `look` all else.
 
-    python -m bench.deep_audit [--quick] [--rows 400000] [--rounds 3] [--output bench/results/deep_audit.json]
+    python -m bench.deep_audit [--quick] [--rows 1000000] [--rounds 3] [--output bench/results/deep_audit.json]
 """
 
 from __future__ import annotations
@@ -22,31 +22,29 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from archiver.assemble import Application
 from archiver.objects.paths import ARCHIVE_PREFIX, parse_archive_key
+from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
 from archiver.settings import load_settings
 from bench.outcome import tell
 from bench.processes import cpu_seconds
 from reconcile.rows import RowFile
-from reconcile.spark.summary import archive_summary, unpacked
+from reconcile.spark.stored import archive_rows
 from tests.support.deployment import Deployment
 from tests.support.orders import order
 
 BATCH_ROWS = 20_000
 WARM_ROWS = 2_000
 PARTITIONS = 4
-WORKER_ROWS = 4096
-"""Of a batch, as Spark hands them to a worker."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few rows: shows that it works, the numbers mean little")
-    parser.add_argument("--rows", type=int, default=400_000, help="of each round")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of each round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -165,7 +163,8 @@ def worker_steps(application: Application, data: Path, rows: int) -> dict[str, f
     files = [RowFile(f"file://{path}", path.stat().st_size, parse_archive_key(str(path.relative_to(data)))) for path in paths]
     profile = cProfile.Profile(time.process_time)
     profile.enable()
-    found = [unpacked(cell) for batch in archive_summary(files, schema)(_rows_of(paths)) for cell in batch.column("result").to_pylist()]
+    codec = RecordCodec(schema)
+    found = [archive_rows(application.objects, file, codec) for file in files]
     profile.disable()
     assert sum(one.rows for one in found) == rows
     assert all(one.trouble is None for one in found)
@@ -181,22 +180,8 @@ def worker_steps(application: Application, data: Path, rows: int) -> dict[str, f
     return {step: 1e6 * seconds / rows for step, seconds in whole.items()}
 
 
-_STEPS = {("deep_audit.py", "_rows_of"): "read", ("codec.py", "rebuild"): "rebuild", ("digest.py", "update"): "digest"}
+_STEPS = {("stored.py", "_rows"): "read", ("codec.py", "rebuild"): "rebuild", ("digest.py", "update"): "digest"}
 """By the file and the name of the function that does it, whatever it calls."""
-
-
-def _rows_of(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
-    """The rows of archives as Spark hands them to a worker."""
-    for path in paths:
-        at = 0
-        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
-            for batch in parquet.iter_batches(WORKER_ROWS, use_threads=False):
-                places = [f"file://{path}" if not at else None] + [None] * (batch.num_rows - 1)
-                key = batch.column("key").field("__raw__")
-                rows = pa.array(range(at, at + batch.num_rows), pa.int64())
-                at += batch.num_rows
-                columns = [pa.array(places, pa.string()), rows, key, *(batch.column(name) for name in ("value", "headers", "kafka"))]
-                yield pa.RecordBatch.from_arrays(columns, names=["path", "row", "key", "value", "headers", "kafka"])
 
 
 def audited(application: Application, rows: int) -> None:

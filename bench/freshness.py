@@ -1,6 +1,6 @@
 """How long it takes from the acknowledgement of a batch until a query finds all of it, and what a daemon costs that has nothing to do.
 
-A real `archiver serve` with a local folder, SQLite, and a table on a SQL catalog. Beside it a process sends Protobuf orders of 134 bytes
+A real `archiver serve` with a local folder, SQLite, and a table on a SQL catalog. Beside it a process sends Protobuf orders of 130 bytes
 with keys to 8 partitions through the library, as a program on that machine does: batches at an even pace, each handed over when its time
 comes. A reader loads the table by pyiceberg again and again, with a pause of a quarter of a second, and reads the manifests of each new
 snapshot: a batch is visible when the bounds of `kafka.offset` of files in the snapshot have reached its last offset in every partition.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from archiver.clock import SystemClock
 from archiver.ids import SystemIds, TopicId
@@ -27,6 +28,8 @@ CLUSTER = "c" * 32
 ZSTD_LEVEL = 1
 CHUNK_ROWS = 200_000
 """Sent at a time."""
+KEY_BYTES = 12
+"""Of each record's key."""
 FILES_MIN = 4
 """Each core has some to read."""
 
@@ -53,13 +56,18 @@ def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[A
     for first in range(0, count, step):
         rows = min(step, count - first)
         values = make(rows, first)
-        keys = pa.array([b"%012d" % number for number in range(first, first + rows)], pa.binary())
+        keys = pa.array([b"%0*d" % (KEY_BYTES, number) for number in range(first, first + rows)], pa.binary())
         headers = pa.array([[]] * rows, RECORD_SCHEMA.field("headers").type)
         times = pa.array(1_700_000_000_000_000 + np.arange(first, first + rows) * 50).cast(RECORD_SCHEMA.field("event_timestamp").type)
         writer.send_batch("orders", pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA))
-        raw_bytes += values.get_total_buffer_size() + 12 * rows
+        raw_bytes += bytes_of(values) + KEY_BYTES * rows
         writer.flush()
     return raw_bytes
+
+
+def bytes_of(values: pa.Array[Any]) -> int:
+    """Of all values together."""
+    return int(pc.sum(pc.binary_length(values)).as_py())
 
 
 def plans_of(sequencer: Sequencer, topic_id: TopicId, epoch: int) -> list[Plan]:

@@ -31,7 +31,7 @@ from archiver.jobs.refined import RefineOptions
 from archiver.settings import load_settings
 from archiver.settings_types import Size
 from bench.deployment import write_configuration
-from bench.intake_files import send
+from bench.intake_files import KEY_BYTES, bytes_of, send
 from bench.outcome import tell
 from bench.processes import family, kind_of
 from bench.shapes import SHAPES, Shape
@@ -109,8 +109,7 @@ def archive(config: Path) -> tuple[Peaks, float]:
 def backlog(folder: Path, shape: Shape, size: int) -> dict[str, Any]:
     """Fill a deployment with about so many raw bytes in one partition and archive them."""
     config = write_configuration(folder, shape, 1)
-    # As `send` counts them: keys are 12 bytes.
-    records = max(1, size * SAMPLE_ROWS // (shape.make(SAMPLE_ROWS, 0).get_total_buffer_size() + 12 * SAMPLE_ROWS))
+    records = max(1, size * SAMPLE_ROWS // (bytes_of(shape.make(SAMPLE_ROWS, 0)) + KEY_BYTES * SAMPLE_ROWS))
     settings = load_settings(config, os.environ)
     with Application(settings, os.environ) as application, application.writer() as writer:
         raw_bytes = send(writer, records, shape.make)

@@ -1,7 +1,7 @@
 """Whether many partitions are kept up with, what they take, and what two thousand of them cost that eight do not.
 
 - `many`: a real `archiver serve` with its settings as they are by default, a local folder, SQLite, and 1,000 topics with 4 partitions
-  and a table each, on a SQL catalog. A process beside it sends one Protobuf order of 134 bytes a second to each partition, one by one,
+  and a table each, on a SQL catalog. A process beside it sends one Protobuf order of 130 bytes a second to each partition, one by one,
   through the library. The daemon's page of metrics is read every 15 s, as Prometheus does: how long the steps of rounds took between two
   looks, how old the oldest record is that is in no table. Memory is that of the processes, every 5 s. At the end the records of all tables'
   snapshots are as many as were sent, and no commit id stands in two snapshots of one table.

@@ -1,10 +1,10 @@
-"""The deep audit: every row of a topic's files, read by other code than the writer's.
+"""The deep audit: every row of a topic's files.
 
 Owns which files are read and how, and what is done about one that cannot be. Archives of ours are taken one by one: seal and footer first,
-then all rows through Spark's Parquet reader, the records rebuilt by the function that `consume` uses and compared by digest, with the
-footer's and, where all its intake files still exist, with that of intake. Files of somebody else are taken together, by their coordinates.
-Promises that a file which went while it was read, and whatever else was only not seen, is `unknown` and never `invalid`; that the driver
-holds runs of offsets and never rows. Must never write.
+then all rows, page checksums compared, the records rebuilt by the function that `consume` uses and compared by digest, with the footer's
+and, where all its intake files still exist, with that of intake. Files of somebody else are taken together, by their coordinates. Promises
+that a file which went while it was read, and whatever else was only not seen, is `unknown` and never `invalid`; that the driver holds runs
+of offsets and never rows. Must never write.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class RowProof:
         if rows is not None and rows.rows == work.sealed.rows:
             return proven(work.view, work.sealed, rows, work.intake)
         got = 0 if rows is None else rows.rows
-        why = f"spark read {got} of its {work.sealed.rows} rows" if rows is None or rows.trouble is None else rows.trouble
+        why = f"{got} of its {counted(work.sealed.rows, 'row')} could be read" if rows is None or rows.trouble is None else rows.trouble
         fault = self._second_look(work, why) if look_again else RowFault(None, f"{work.key}: {why}", unclear=True)
         view = _with_fault(work.view, fault)
         # Rows that were only not seen prove nothing.

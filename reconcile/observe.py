@@ -27,6 +27,7 @@ from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
+from archiver.objects.spelling import key_below
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
 from archiver.stream.archives import check_footer, find_archives, key_of
@@ -130,6 +131,7 @@ class Observer:
         live, deletes = self._files(state, tables, view)
         evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
+        root = self._objects.uri("k").removesuffix("k")
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         past, untold = _expired_changes(view)
         told = [(known or {}).get(number, 0) for number in range(state.partitions)]
@@ -143,7 +145,7 @@ class Observer:
             snapshot_id=view.snapshot_id,
             watermarks=known,
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
-            files=tuple(self._file(state, file, sizes, gaps) for file in live),
+            files=tuple(self._file(state, file, root, sizes, gaps) for file in live),
             removals=tuple(reversed(removals)),
             additions=sum(one.added for one in changes),
             added_by=tuple((one.snapshots[-1], one.added) for one in expired if one.added),
@@ -167,8 +169,8 @@ class Observer:
             return list(found.data), found.deletes
         return (list(tables.live_files(view)) if view.snapshot_id is not None else []), None
 
-    def _file(self, state: TopicState, live: LiveFile, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
-        key = key_of(self._objects, state.topic_id, live.path)
+    def _file(self, state: TopicState, live: LiveFile, root: str, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
+        key = key_below(live.path, root)
         size = sizes.get(key) if key is not None else None
         if key is not None and size is None:
             info = self._objects.info(key)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,8 @@ _REPEATED_HERE = 2
 """So are those that are so often in each sample: which ones may change from place to place, and the writer gives up what grows."""
 _SHARED_MIN = 4.0
 """Bytes that a value must have in common with the one before, at the mean, to be worth a look at each."""
+_SHARED_MAX = 256
+"""No more of them are compared."""
 _MINIBLOCK = 32
 """Deltas that share a width in DELTA_BINARY_PACKED."""
 _NAMES = ("key.__raw__",)
@@ -141,11 +142,8 @@ def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
     size = sum(one.get_total_buffer_size() for one in samples) / count
     if distinct * _REPEATED_TEXTS <= count * times and distinct * size <= DICTIONARY_BYTES_MAX:
         return None
-    shared: list[int] = []
-    for sample in samples:
-        texts: list[Any] = sample.slice(0, _NEIGHBOURS).to_pylist()
-        shared += [_shared(before, after) for before, after in pairwise(texts)]
-    return "DELTA_BYTE_ARRAY" if shared and sum(shared) / len(shared) >= _SHARED_MIN else "PLAIN"
+    shared = np.concatenate([_shared(sample.slice(0, _NEIGHBOURS)) for sample in samples])
+    return "DELTA_BYTE_ARRAY" if len(shared) and shared.mean() >= _SHARED_MIN else "PLAIN"
 
 
 def _distinct(samples: list[pa.Array[Any]]) -> float:
@@ -158,8 +156,15 @@ def _distinct(samples: list[pa.Array[Any]]) -> float:
     return len(one) * len(other) / both if both else math.inf
 
 
-def _shared(one: bytes, other: bytes) -> int:
-    """How many bytes two values begin with alike."""
-    length = min(len(one), len(other))
-    differing = int.from_bytes(one[:length], "big") ^ int.from_bytes(other[:length], "big")
-    return length - (differing.bit_length() + 7) // 8
+def _shared(texts: pa.Array[Any]) -> npt.NDArray[np.int64]:
+    """How many bytes each of some binary values, but for the first, begins with like the one before it; counted to `_SHARED_MAX`."""
+    plain: Any = texts.take(arrow.array(np.arange(len(texts))))  # without an offset
+    _, offsets, data = plain.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(plain) + 1)
+    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    places = ends[:-1, None] + np.arange(_SHARED_MAX)
+    there = places < ends[1:, None]
+    values = held[np.minimum(places, len(held) - 1)]
+    alike = (values[1:] == values[:-1]) & there[1:] & there[:-1]
+    shared: npt.NDArray[np.int64] = np.logical_and.accumulate(alike, axis=1).sum(axis=1)
+    return shared

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from archiver.errors import ArchiverError, ConfigInvalid, Corrupted, Halt, InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from archiver.objects.cluster import parse_cluster
-from archiver.objects.key_rules import RESERVED, check_key, check_prefix, is_key
+from archiver.objects.key_rules import RESERVED, check_key, check_prefix, goes_on
 from archiver.objects.paths import cluster_key
 from archiver.objects.spool import Spool
 from archiver.objects.store import ObjectInfo
@@ -281,10 +281,12 @@ class LocalObjectStore:
             raise _not_applied(folder or str(self.root), error) from error
         for name, entry in entries:
             key = folder + name
+            if not goes_on(folder, entry.name):
+                continue
             if name.endswith("/"):
-                if key != RESERVED + "/" and (key.startswith(prefix) or prefix.startswith(key)):
+                if key.startswith(prefix) or prefix.startswith(key):
                     yield from self._walk(key, prefix)
-            elif key.startswith(prefix) and is_key(key) and entry.is_file(follow_symlinks=False):
+            elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
                 try:
                     found = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:

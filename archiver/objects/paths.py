@@ -7,6 +7,7 @@ transforms do.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -218,17 +219,25 @@ def parse_archive_key(key: str) -> ArchiveKey | None:
     match = _ARCHIVE.fullmatch(key)
     if match is None:
         return None
-    year, month, day, hour = (None if text is None else int(text) for text in match.group(3, 4, 5, 6))
-    granularity: Granularity = "month" if day is None else "day" if hour is None else "hour"
-    try:
-        time = datetime(year or 0, month or 0, 1 if day is None else day, hour or 0, tzinfo=UTC)
-    except ValueError:
+    day = _day_of(*match.group(3, 4, 5, 6))
+    if day is None:
         return None
-    value = partition_value_of((time - _START) // timedelta(microseconds=1), granularity)
+    granularity, value = day
     parsed = ArchiveKey(match[1], int(match[2]), granularity, value, int(match[7]), int(match[8]), int(match[9]))
     if parsed.base >= parsed.end or parsed.end > OFFSET_MAX:
         return None
     return parsed
+
+
+@functools.lru_cache(maxsize=1024)
+def _day_of(year: str, month: str, day: str | None, hour: str | None) -> tuple[Granularity, int] | None:
+    """What `day_path` was made of; None if it is no time. Thousands of keys have the same one."""
+    granularity: Granularity = "month" if day is None else "day" if hour is None else "hour"
+    try:
+        time = datetime(int(year), int(month), 1 if day is None else int(day), int(hour or 0), tzinfo=UTC)
+    except ValueError:
+        return None
+    return granularity, partition_value_of((time - _START) // timedelta(microseconds=1), granularity)
 
 
 def partition_value_of(ingest_us: int, granularity: Granularity) -> int:

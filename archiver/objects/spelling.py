@@ -16,6 +16,7 @@ from archiver.errors import InvalidInput
 _ROUNDS_MAX = 100
 """Times that a path may have been percent-encoded over."""
 _BUCKET_SCHEMES = ("s3", "s3a", "s3n")
+_FILE = "file:"
 
 
 def tail(path: str, folder: str) -> str | None:
@@ -41,14 +42,27 @@ def tail(path: str, folder: str) -> str | None:
     return None
 
 
-def key_in_bucket(path: str, root: str) -> str | None:
-    """The key of an object of the bucket whose URI is `root`, however an engine spells the scheme; None for anything else.
+def key_below(path: str, root: str) -> str | None:
+    """The key of an object of the store whose objects are below the URI `root`, however engines spell the scheme; None for anything else.
 
     For reading only: what is to be deleted is compared by `tail`, which knows every spelling.
     """
-    scheme, _, rest = path.partition("://")
-    below = root.rstrip("/").partition("://")[2] + "/"
-    return rest[len(below) :] if scheme in _BUCKET_SCHEMES and rest.startswith(below) else None
+    below, spelled = _spelled(root).rstrip("/") + "/", _spelled(path)
+    return spelled[len(below) :] if spelled.startswith(below) and ".." not in spelled else None
+
+
+def local_path(uri: str) -> str | None:
+    """The path on this machine that a `file:` URI names; None for any other."""
+    spelled = _spelled(uri)
+    return spelled.removeprefix(_FILE) if spelled.startswith(_FILE) else None
+
+
+def _spelled(uri: str) -> str:
+    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same object."""
+    if uri.startswith(_FILE):
+        return f"{_FILE}/{uri.removeprefix(_FILE).lstrip('/')}"
+    scheme, separator, rest = uri.partition("://")
+    return f"s3://{rest}" if separator and scheme in _BUCKET_SCHEMES else uri
 
 
 def _decoded(path: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 
 from archiver.catalog.tables import LiveFile
 from archiver.errors import Halt, NotFound
-from archiver.objects.spelling import key_in_bucket
+from archiver.objects.spelling import key_below
 from archiver.objects.store import ObjectStore
 from archiver.settings_types import format_size
 
@@ -42,7 +42,7 @@ class FetchedFiles:
         return [self._paths[file.path] for file in files]
 
     def _fetched(self, file: LiveFile) -> str:
-        key = key_in_bucket(file.path, self._root)
+        key = key_below(file.path, self._root)
         if key is None:
             raise Halt(f"{file.path} lies outside of data.uri; ask Spark or Trino")
         target = self._objects.spool_dir() / f"query-{len(self._paths)}"

@@ -30,9 +30,10 @@ GUARDED_BYTES = 8192
 """Longer payloads pass Protobuf's parser first. A nested group takes at least a byte of payload and about 100 bytes of ptars's stack, so
 shorter ones cannot overflow even a small one; ptars died between 80,000 and 160,000 levels on 8 MiB."""
 
-_PIECE_ROWS, _PARSED_ROWS, _BISECT_ROWS = 8192, 256, 16
-"""A batch is decoded in pieces of the first size, so that a bad record costs no more than its piece. In a failing piece it is looked for
-with ptars down to the second size, which is quicker than the parser. Below the third a failing piece goes to the complete engine whole."""
+_WHOLE_ROWS, _PIECE_ROWS, _PARSED_ROWS, _BISECT_ROWS = 65_536, 8192, 256, 16
+"""A batch is decoded in one, up to the first size; one that fails, and those behind it, in pieces of the second, so that a bad record costs
+no more than its piece. In a failing piece it is looked for with ptars down to the third size, which is quicker than the parser. Below the
+fourth a failing piece goes to the complete engine whole."""
 
 _SINGLE_FINDS = 2
 """So many bad records of a piece are looked for one by one; if there are more, the whole piece passes the parser."""
@@ -142,14 +143,18 @@ class PtarsEngine:
         if pc.any(long).as_py():
             refused = self._refused(payloads, np.flatnonzero(long.to_numpy(zero_copy_only=False)))
             rows = _others(rows, refused)
-        for start in range(0, len(rows), _PIECE_ROWS):
-            yield from self._decoded(reader, payloads, rows[start : start + _PIECE_ROWS], check, _SINGLE_FINDS)
+        yield from self._in_pieces(reader, payloads, rows, check, _PIECE_ROWS if self._habit.cut else _WHOLE_ROWS)
+
+    def _in_pieces(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, size: int) -> Iterator[Piece]:
+        for start in range(0, len(rows), size):
+            yield from self._decoded(reader, payloads, rows[start : start + size], check, _SINGLE_FINDS)
 
     def _decoded(self, reader: Reader, payloads: pa.BinaryArray, rows: Rows, check: bool, finds: int) -> Iterator[Piece]:
         """Pieces of these rows.
 
-        A failing piece is freed of what the parser refuses: first where ptars stumbles, `finds` times, then all of it. If that was not the
-        reason (`finds` below 0) it is halved: rows that ptars refuses although Protobuf takes them (they are rare) end in batches of a few.
+        What fails is cut into pieces. A failing piece is freed of what the parser refuses: first where ptars stumbles, `finds` times,
+        then all of it. If that was not the reason (`finds` below 0) it is halved: rows that ptars refuses although Protobuf takes them
+        (they are rare) end in batches of a few.
         """
         if len(rows) == 0:
             return
@@ -158,7 +163,10 @@ class PtarsEngine:
             return
         except Failed:
             pass
-        if finds >= 0:
+        if len(rows) > _PIECE_ROWS:
+            self._habit.cut = True
+            yield from self._in_pieces(reader, payloads, rows, check, _PIECE_ROWS)
+        elif finds >= 0:
             suspects = rows if finds == 0 else self._stumbling(reader, payloads, rows)
             refused = self._refused(payloads, suspects)
             finds = finds - 1 if len(refused) or finds == 0 else 0
@@ -208,6 +216,8 @@ class _Habit:
         """Batches are decoded with the learned extension."""
         self.checked = False
         """Batches are looked at for exact rows at once: most of their rows are read whole, but columns do not hold them whole."""
+        self.cut = False
+        """Batches are decoded in pieces: one had a record that fails."""
         self._rows = self._batches = 0
 
     def next_batch(self, rows: int) -> None:
@@ -215,7 +225,7 @@ class _Habit:
         self._rows = rows
         self._batches += 1
         if self._batches > _FORGET_BATCHES:
-            self.extended = self.checked = False
+            self.extended = self.checked = self.cut = False
             self._batches = 0
 
     def needed(self, rows: int, extension: bool) -> None:

@@ -19,6 +19,7 @@ from archiver.errors import Corrupted, Halt, NotFound, passing
 from archiver.ids import TopicId
 from archiver.ledger.given_up import GivenUp
 from archiver.objects import paths
+from archiver.objects.spelling import key_below
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import check_seal
 
@@ -103,17 +104,7 @@ def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None
 def key_of(objects: ObjectStore, topic_id: TopicId, path: str) -> str | None:
     """The object key behind a path of the topic's table; None if it lies outside of the data folder."""
     prefix = paths.table_prefix(topic_id)
-    root = _spelled(objects.uri(prefix)).removesuffix(prefix)
-    spelled = _spelled(path)
-    return spelled[len(root) :] if spelled.startswith(root) and ".." not in spelled else None
-
-
-def _spelled(uri: str) -> str:
-    """One spelling of a URI: engines write `file:/x`, `file:///x`, `s3://` and `s3a://` for the same object."""
-    for scheme in ("file://", "file:"):
-        if uri.startswith(scheme):
-            return "file:/" + uri.removeprefix(scheme).lstrip("/")
-    return "s3://" + uri.split("://", 1)[1] if uri.startswith(("s3a://", "s3n://")) else uri
+    return key_below(path, objects.uri(prefix).removesuffix(prefix))
 
 
 def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> FoundFooter:

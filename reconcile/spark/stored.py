@@ -1,23 +1,21 @@
-"""What runs in a Spark worker when the objects are in a bucket: files read through our own store, with its requests and its credentials.
+"""What runs in a Spark worker of the deep audit: files read through our own store, with its requests and its credentials.
 
-Spark's own reader would need Hadoop's S3 file system among the user's jars, and the credentials in its configuration. Our store is on
-every worker already, as the package is. What is made of the rows is the same as of Spark's (`summary.py`), and so are the promises: page
-checksums compared, rows of a file in their order, memory within a batch. A file of somebody else that cannot be read fails the job; an
-archive of ours comes back short.
+Spark's own reader takes a multiple of the CPU to read an archive and hand it over, and for a bucket it would need Hadoop's file system and
+the credentials (decision 0051). Promises that page checksums are compared, that rows of a file come in their order, and that memory stays
+within a batch. A file of somebody else that cannot be read fails the job; an archive of ours comes back short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from archiver.errors import ArchiverError, NotFound
 from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
-from archiver.objects.spelling import key_in_bucket
+from archiver.objects.spelling import key_below, local_path
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
@@ -25,7 +23,10 @@ from reconcile.rows import FileRows, RowFile
 from reconcile.spark.summary import ArchiveRows, Batches, packed, unhidden, unpacked
 
 Worker = Callable[[Batches], Iterator[pa.RecordBatch]]
-_ROWS = 4096
+BATCH_ROWS = 16_384
+"""What is in the processor's cache is looked at fastest; fewer rows have costs of their own."""
+_BATCH_BYTES = 16 * 1024 * 1024
+_BATCH_ROWS_MIN = 16
 _POSITIONS = pa.schema([pa.field("file_path", pa.string())]).append(pa.field("pos", pa.int64()))
 _COORDINATES = ("kafka.partition", "kafka.offset", "kafka.ingest_timestamp")
 
@@ -43,7 +44,7 @@ class StoredFiles:
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             codec = RecordCodec(schema)
             for objects, file in self._files(batches):
-                yield packed(self._archive(objects, file, codec))
+                yield packed(archive_rows(objects, file, codec))
 
         return work
 
@@ -52,7 +53,7 @@ class StoredFiles:
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self._files(batches):
-                yield from unhidden([file])(_placed(file, self._rows(objects, file, _COORDINATES)))
+                yield from foreign_rows(objects, file)
 
         return work
 
@@ -61,8 +62,7 @@ class StoredFiles:
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self._files(batches):
-                with objects.open_input(self._key(file)) as source:
-                    yield packed({file.uri: pq.read_metadata(source).num_rows})
+                yield packed({file.uri: row_count(objects, file)})
 
         return work
 
@@ -71,7 +71,7 @@ class StoredFiles:
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self._files(batches):
-                for rows in self._rows(objects, file, ("file_path", "pos")):
+                for rows in _rows(objects, file, ("file_path", "pos")):
                     yield rows.select(["file_path", "pos"]).cast(_POSITIONS)
 
         return work
@@ -83,35 +83,41 @@ class StoredFiles:
                 for file in unpacked(cell.as_py()):
                     yield objects, file
 
-    def _archive(self, objects: ObjectStore, file: RowFile, codec: RecordCodec) -> FileRows:
-        found = ArchiveRows(file, codec)
-        try:
-            for rows in _placed(file, self._rows(objects, file, None)):
-                key = rows.schema.get_field_index("key")
-                found.add(rows.set_column(key, "key", pc.struct_field(rows.column("key"), "__raw__")))
-        except (ArchiverError, pa.ArrowException, OSError, ValueError, KeyError):
-            pass  # it comes back short, which the audit looks at
-        return found.finish()
 
-    def _rows(self, objects: ObjectStore, file: RowFile, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        batch_rows = max(16, min(_ROWS, 16 * 1024 * 1024 // max(1, file.row_bytes)))
-        with objects.open_input(self._key(file)) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-            yield from parquet.iter_batches(batch_size=batch_rows, columns=None if columns is None else list(columns), use_threads=False)
-
-    def _key(self, file: RowFile) -> str:
-        """The object behind a uri, however engines spell its scheme."""
-        key = key_in_bucket(file.uri, self._place.uri)
-        if key is None:
-            raise NotFound(f"{file.uri} lies outside of {self._place.uri}")
-        return key
+def archive_rows(objects: ObjectStore, file: RowFile, codec: RecordCodec, batch_rows: int = BATCH_ROWS) -> FileRows:
+    """What the rows of one archive of ours are, as far as it can be read; `codec` is of its schema version."""
+    found = ArchiveRows(file, codec)
+    try:
+        for rows in _rows(objects, file, None, batch_rows):
+            found.add(rows)
+    except (ArchiverError, pa.ArrowException, OSError, ValueError, KeyError):
+        pass  # it comes back short, which the audit looks at
+    return found.finish()
 
 
-def _placed(file: RowFile, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows with their positions, and the path in the first row, as Spark's reader gives them."""
-    at = 0
-    for batch in batches:
-        first: list[str | None] = [file.uri if not at else None]
-        paths = pa.array(first + [None] * (batch.num_rows - 1), pa.string()).slice(0, batch.num_rows)
-        rows = pa.array(range(at, at + batch.num_rows), pa.int64())
-        at += batch.num_rows
-        yield pa.RecordBatch.from_arrays([paths, rows, *batch.columns], names=["path", "row", *batch.schema.names])
+def foreign_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
+    """`FOREIGN` rows of a file of somebody else. Raises whatever reading it raises."""
+    return unhidden(file, _rows(objects, file, _COORDINATES))
+
+
+def row_count(objects: ObjectStore, file: RowFile) -> int:
+    """By its footer. Raises whatever reading it raises."""
+    with _opened(objects, file) as source:
+        return pq.read_metadata(source).num_rows
+
+
+def _rows(objects: ObjectStore, file: RowFile, columns: Sequence[str] | None, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
+    with _opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        yield from parquet.iter_batches(batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False)
+
+
+def _opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
+    """The object behind a uri, however engines spell its scheme. Files of somebody else may also lie beside a local data folder."""
+    key = key_below(file.uri, objects.uri("k").removesuffix("k"))
+    if key is not None:
+        return objects.open_input(key)
+    path = local_path(file.uri)
+    if path is None:
+        raise NotFound(f"{file.uri} lies outside of the data folder")
+    return pa.OSFile(path, "rb")

@@ -1,17 +1,16 @@
-"""What runs in a Spark worker: rows in, in batches, and a few numbers per file out.
+"""What the rows of files say: rows in, in batches, and a few numbers per file out.
 
-Needs the Python packages, nothing of Spark, and no object store: the rows come from Spark's own Parquet reader. Promises that memory stays
-within a batch, whatever the size of a file, and that rows of one file are taken in the order in which they stand there. Must never let one
-file's trouble become an exception: Spark would throw away what the other files of the task have shown.
+Needs the Python packages, nothing of Spark, and no object store (`stored.py` reads). Promises that memory stays within a batch, whatever
+the size of a file, and that rows of one file are taken in the order in which they stand there. Must never let one archive's trouble become
+an exception: Spark would throw away what the other files of the task have shown.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +20,8 @@ import pyarrow.compute as pc
 from archiver.errors import ArchiverError, passing
 from archiver.objects.paths import partition_value_of
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import TopicSchema
 from archiver.stream.rebuild import archive_records
 from intake.digest import RecordsDigest
-from intake.records import HEADERS
 from reconcile.coverage import Range
 from reconcile.rows import FileRows, ForeignRows, RowFile, Stretch
 
@@ -33,7 +30,6 @@ Batches = Iterable[pa.RecordBatch]
 
 RESULT = "result binary"
 _RESULT_SCHEMA = pa.schema([pa.field("result", pa.binary())])
-_RAW = pa.field("__raw__", pa.binary())
 
 
 def pack(value: object) -> bytes:
@@ -51,48 +47,6 @@ def unpacked(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301 - made by our own workers
 
 
-def spelled(uri: str) -> str:
-    """One spelling of a path: engines write `file:/x` and `file:///x` for the same file."""
-    return "file:/" + uri.removeprefix("file:").lstrip("/") if uri.startswith("file:") else uri
-
-
-def by_spelling(files: Sequence[RowFile]) -> dict[str, RowFile]:
-    """The files by every form in which Spark may tell their paths."""
-    return {form: file for file in files for form in (spelled(file.uri), quote(spelled(file.uri), safe="/:=@+,;!$&'()*~"))}
-
-
-def archive_summary(files: Sequence[RowFile], schema: TopicSchema) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` over whole archives: columns `path` (only in a file's first row), `row`, `key`, `value`, `headers`,
-    `kafka` in, one `FileRows` per file out.
-    """
-
-    def summarise(batches: Batches) -> Iterator[pa.RecordBatch]:
-        known, codec = by_spelling(files), RecordCodec(schema)
-        at: ArchiveRows | None = None
-        for batch in batches:
-            for path, part in _by_file(batch):
-                if path is not None:
-                    if at is not None:
-                        yield packed(at.finish())
-                    at = ArchiveRows(known[path], codec)
-                if at is not None:
-                    at.add(part)
-        if at is not None:
-            yield packed(at.finish())
-
-    return summarise
-
-
-def _by_file(batch: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-    """The parts of a batch that are of one file each; the path where the file begins."""
-    paths = batch.column("path")
-    begins = np.flatnonzero(paths.is_valid().to_numpy(zero_copy_only=False)).tolist()
-    edges = sorted({0, *begins, batch.num_rows})
-    for low, high in pairwise(edges):
-        path = paths[low].as_py()
-        yield None if path is None else spelled(path), batch.slice(low, high - low)
-
-
 class ArchiveRows:
     """One archive of ours, row by row."""
 
@@ -102,16 +56,19 @@ class ArchiveRows:
         self._found = FileRows(file.uri)
         self._digest = RecordsDigest()
         self._last: tuple[int, int] | None = None
+        self._at = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """The next rows, all columns of them."""
+        positions = np.arange(self._at, self._at + batch.num_rows)
+        self._at += batch.num_rows
         self._found.rows += batch.num_rows
         partitions, offsets, times = coordinates(batch.column("kafka"))
         if len(offsets) != batch.num_rows:
             self._found.trouble = self._found.trouble or "it holds rows without an offset, a partition or an ingest time"
             return
         self._look(offsets, times)
-        hidden = _hidden(batch.column("row").to_numpy(zero_copy_only=False), self._file.hidden)
+        hidden = _hidden(positions, self._file.hidden)
         if hidden is not None:
             add_removed(self._found.removed, partitions[hidden], offsets[hidden])
             kept = ~hidden
@@ -148,26 +105,11 @@ class ArchiveRows:
 
     def _rebuild(self, batch: pa.RecordBatch) -> None:
         try:
-            raw = batch.column("key")
-            keys = pa.StructArray.from_arrays([raw], fields=[_RAW], mask=raw.is_null())
-            columns = [keys, batch.column("value"), headers_of(batch.column("headers")), batch.column("kafka")]
-            rows = pa.RecordBatch.from_arrays(columns, names=["key", "value", "headers", "kafka"])
-            self._digest.update(archive_records(self._file.uri, self._codec, rows))
+            self._digest.update(archive_records(self._file.uri, self._codec, batch))
         except (ArchiverError, pa.ArrowException, ValueError) as error:
             self._found.trouble = f"its records cannot be rebuilt: {error}"
             if passing(error, self._file.uri) is not None:
                 self._found.rows -= batch.num_rows  # as if they were not read: that says nothing of the file
-
-
-def headers_of(column: Any) -> Any:
-    """Headers with the field names and nullability that records have them with; Spark knows only its own."""
-    if column.type == HEADERS:
-        return column
-    names, values = column.values.field(0), column.values.field(1)
-    kind: Any = HEADERS
-    pairs = pa.StructArray.from_arrays([names, values], fields=list(kind.value_type), mask=column.values.is_null())
-    offsets = pa.array(column.offsets.to_numpy(zero_copy_only=False), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pairs, type=kind, mask=column.is_null() if column.null_count else None)
 
 
 def coordinates(kafka: Any) -> tuple[Numbers, Numbers, Numbers]:
@@ -213,28 +155,23 @@ def add_removed(removed: dict[int, list[Range]], partitions: Numbers, offsets: N
         removed.setdefault(partition, []).extend((one.low, one.high) for one in stretches)
 
 
-def unhidden(files: Sequence[RowFile]) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow` over whole files of somebody else: `path`, `row`, `kafka` in; out `FOREIGN` rows: where they are, and
-    whether delete files hide them.
+def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """The `FOREIGN` rows of the rows of a file of somebody else (column `kafka`): where they are, and whether delete files hide them.
+
+    Raises ValueError if one has no ingest time.
     """
-
-    def mark(batches: Batches) -> Iterator[pa.RecordBatch]:
-        known = by_spelling(files)
-        at: RowFile | None = None
-        for batch in batches:
-            for path, part in _by_file(batch):
-                at = at if path is None else known[path]
-                kafka = part.column("kafka")
-                whole = pc.and_(*(pc.struct_field(kafka, name).is_valid() for name in ("partition", "offset")))
-                positions = part.column("row").filter(whole).to_numpy(zero_copy_only=False)
-                hidden = _hidden(positions, () if at is None else at.hidden)
-                partitions, offsets, times = coordinates(kafka.filter(whole))
-                if len(offsets) != len(positions):
-                    raise ValueError(f"{'a file' if at is None else at.uri} holds rows without an ingest time")
-                flags = np.zeros(len(offsets), np.bool_) if hidden is None else hidden
-                yield pa.RecordBatch.from_arrays([pa.array(one) for one in (partitions, offsets, times, flags)], names=list(_FOREIGN))
-
-    return mark
+    at = 0
+    for batch in batches:
+        kafka = batch.column("kafka")
+        whole = pc.and_(*(pc.struct_field(kafka, name).is_valid() for name in ("partition", "offset"))).to_numpy(zero_copy_only=False)
+        positions = at + np.flatnonzero(whole)
+        at += batch.num_rows
+        hidden = _hidden(positions, file.hidden)
+        partitions, offsets, times = coordinates(kafka.filter(pa.array(whole)))
+        if len(offsets) != len(positions):
+            raise ValueError(f"{file.uri} holds rows without an ingest time")
+        flags = np.zeros(len(offsets), np.bool_) if hidden is None else hidden
+        yield pa.RecordBatch.from_arrays([pa.array(one) for one in (partitions, offsets, times, flags)], names=list(_FOREIGN))
 
 
 _FOREIGN = ("partition", "offset", "time", "hidden")

@@ -205,6 +205,17 @@ class TestOrders:
         assert [place for place, row in odd.items() if row is not None and row[ERR] is None] == [len(items) // 2]
         assert [row["id"] for row in rows[18:40] if row is not None] == list(range(18, 40))
 
+    def test_a_failing_batch_changes_nothing_in_those_behind_it(self, engine: Any) -> None:
+        good = orders(300, 6) * (240 if engine == "ptars" else 2)  # more than are decoded at once
+        bad = [*good[:100], b"\x08", *good[101:]]
+        codec, nulls = RecordCodec(schema_for(self.value), engine), [None] * len(good)
+        found: list[Any] = [codec.encode_columns(values_of(nulls), values_of(items))[1] for items in (good, bad, good)]
+        before, failing, after = found
+        assert before.field(RAW).null_count == len(good)
+        assert after.equals(before)
+        assert failing[100].as_py()[ERR] is not None
+        assert failing.slice(0, 100).equals(before.slice(0, 100)) and failing.slice(101).equals(before.slice(101))
+
     def test_only_bad_records(self, engine: str) -> None:
         rows = encoded(engine, self.value, [b"\x08", b"\xff", b"\x0c"] * 50)
         assert all(row is not None and row[ERR] for row in rows)

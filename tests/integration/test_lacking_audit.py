@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
 from reconcile import observe
 from reconcile.reconcile_run import ReconcileReport
@@ -19,7 +20,7 @@ from tests.integration.test_deep_audit_doubts import deep, world  # noqa: F401 -
 from tests.support.audited import TABLE, World, verdicts
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
-from tests.support.here_rows import HereRows, rows_of_uri
+from tests.support.here_rows import ROWS, HereRows
 from tests.support.lacking import DAMAGED, LACKING, failing
 
 
@@ -33,8 +34,11 @@ class Partly(HereRows):
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
         found = super().archives(files, schema)
-        few = summary.archive_summary(files[:1], schema)(islice(rows_of_uri(files[0].uri), self._batches))
-        found[0] = next((summary.unpacked(packed.column(0)[0].as_py()) for packed in few), FileRows(files[0].uri))
+        first = summary.ArchiveRows(files[0], RecordCodec(schema))
+        with pq.ParquetFile(files[0].uri.removeprefix("file://")) as file:
+            for batch in islice(file.iter_batches(ROWS), self._batches):
+                first.add(batch)
+        found[0] = first.finish()
         self._then()
         return found
 

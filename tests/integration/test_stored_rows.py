@@ -1,9 +1,10 @@
-"""What a Spark worker reads of files in a bucket, called here without Spark: other people's files, and their position deletes."""
+"""What a Spark worker reads of files, called here without Spark: other people's files, and their position deletes."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ from archiver.clock import SystemClock
 from archiver.errors import NotFound
 from archiver.ids import SystemIds
 from archiver.objects.cluster import ensure_cluster
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.place import StorePlace
 from archiver.objects.s3 import S3ObjectStore
 from reconcile.rows import RowFile
 from reconcile.spark.stored import StoredFiles, Worker
@@ -83,3 +86,23 @@ def test_positions_that_delete_files_hide(bucket: Bucket) -> None:
     file = bucket.put("archive/deletes.parquet", pa.table({"file_path": ["x", "x", "y"], "pos": pa.array([3, 4, 0], pa.int64())}))
     found = [row for batch in run(bucket.files.positions(), file) for row in batch.to_pylist()]
     assert [(row["file_path"], row["pos"]) for row in found] == [("x", 3), ("x", 4), ("y", 0)]
+
+
+@pytest.mark.parametrize("spelled", ["file://{}", "file:{}", "file:////{}"])
+def test_files_of_a_local_folder_and_beside_it(tmp_path: Path, spelled: str) -> None:
+    cluster = ensure_cluster(LocalObjectStore(tmp_path / "data"), "test", SystemIds(), SystemClock())
+    files = StoredFiles(StorePlace(f"file://{tmp_path}/data"), cluster.cluster_id)
+    found = []
+    for number, where in enumerate(("data/archive/a b%20.parquet", "database/x.parquet")):
+        path = tmp_path / where
+        path.parent.mkdir(exist_ok=True)
+        pq.write_table(rows(number, range(3 + number)), path)
+        file = RowFile(spelled.format(path), path.stat().st_size, hidden=((0, 1),))
+        found += [row for batch in run(files.coordinates(), file) for row in batch.to_pylist()]
+        assert results(files.counts(), file) == [{file.uri: 3 + number}]
+    assert [(row["partition"], row["offset"], row["hidden"]) for row in found] == [
+        *((0, 0, True), (0, 1, False), (0, 2, False)),
+        *((1, 0, True), (1, 1, False), (1, 2, False), (1, 3, False)),
+    ]
+    with pytest.raises(NotFound, match="outside of"):
+        results(files.counts(), RowFile("s3://a-bucket/archive/a.parquet", 1))

@@ -68,6 +68,9 @@ def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
         ),  # some at a time
         ([f"order-{number:09}" for number in range(ROWS)], PREFIX),
         ([f"{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], "PLAIN"),
+        ([f"abcd{number:016x}" for number in RANDOM.integers(0, 1 << 60, ROWS)], PREFIX),
+        ([f"abc{number:016x}"[: 20 - number % 2 * 17] for number in RANDOM.integers(0, 1 << 60, ROWS).tolist()], "PLAIN"),
+        ([f"{'a' * 300 * (number % 2)}{number:09}" for number in range(ROWS)], "PLAIN"),
         ([None] * ROWS_MIN + ["x"] * ROWS_MIN, DICTIONARY),
         (pa.nulls(ROWS, pa.string()), DICTIONARY),
         (pa.nulls(ROWS, pa.int64()), DELTA),
