@@ -194,7 +194,7 @@ class _Contents:
         self._counted += file.record_count
         low, high = file.part or (key.base, key.end)
         self.gaps.setdefault(key.partition, []).extend(file.gaps)
-        self.spans.setdefault(key.partition, []).extend(subtract(merge([(low, high)]), merge(file.gaps)))
+        self.spans.setdefault(key.partition, []).extend(_without((low, high), file.gaps))
 
     def _concerned(self, file: FileView) -> list[int]:
         """The partitions a file can hold rows of."""
@@ -225,11 +225,16 @@ def _object_fault(file: FileView) -> str | None:
     return None
 
 
+def _without(whole: Range, gaps: Sequence[Range]) -> tuple[Range, ...]:
+    """What is left of a file's range; most files have no gaps."""
+    return subtract((whole,), merge(gaps)) if gaps else (whole,)
+
+
 def _bounds_fault(file: FileView) -> str | None:
     """What in a file of ours contradicts its name; None if its bounds and its number of rows prove its content."""
     key = file.key
     assert key is not None
-    held = subtract(((key.base, key.end),), merge(file.gaps))
+    held = _without((key.base, key.end), file.gaps)
     if file.record_count != total(held):
         return f"{file.path} has {file.record_count} rows by the table, its name means {total(held)}"
     if (file.partition_min, file.partition_max) not in ((None, None), (key.partition, key.partition)):

@@ -149,18 +149,21 @@ def fields_of(view: TableView) -> StreamFields:
 def live_file_of(entry: ManifestEntry, fields: StreamFields, spec_id: int, has_deletes: bool, nulls_of: Collection[int]) -> LiveFile:
     """One manifest entry as far as its bounds tell."""
     file = entry.data_file
+    lower, upper = file.lower_bounds, file.upper_bounds
+    # What nobody asks for stays as it was read: pyiceberg makes dictionaries only of what is looked into.
+    nulls = (file.null_value_counts or {}).items() if nulls_of else ()
     return LiveFile(
         path=file.file_path,
         record_count=file.record_count,
         file_size=file.file_size_in_bytes,
         spec_id=spec_id,
         partition=tuple(file.partition[position] for position in range(len(file.partition))),
-        offset_min=bound_number(file.lower_bounds, fields.offset),
-        offset_max=bound_number(file.upper_bounds, fields.offset),
-        partition_min=bound_number(file.lower_bounds, fields.partition),
-        partition_max=bound_number(file.upper_bounds, fields.partition),
+        offset_min=bound_number(lower, fields.offset),
+        offset_max=bound_number(upper, fields.offset),
+        partition_min=bound_number(lower, fields.partition),
+        partition_max=bound_number(upper, fields.partition),
         snapshot_id=entry.snapshot_id or 0,
         sequence_number=entry.sequence_number or 0,
         has_deletes=has_deletes,
-        null_counts=tuple((key, count) for key, count in (file.null_value_counts or {}).items() if key in nulls_of),
+        null_counts=tuple((key, count) for key, count in nulls if key in nulls_of),
     )

@@ -96,7 +96,7 @@ def stream_fields(schema_json: str) -> StreamFields:
 
 def bound_number(bounds: Mapping[int, bytes] | None, field_id: int) -> int | None:
     """A bound of an int or long column (little-endian in both sizes); None if the file carries none."""
-    data = (bounds or {}).get(field_id)
+    data = None if bounds is None else bounds.get(field_id)
     return None if data is None or len(data) not in {4, 8} else int.from_bytes(data, "little", signed=True)
 
 

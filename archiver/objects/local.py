@@ -17,7 +17,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 
@@ -270,28 +270,37 @@ class LocalObjectStore:
 
     def _walk(self, folder: str, prefix: str) -> Iterator[ObjectInfo]:
         """Objects below the folder (a key prefix that ends in a slash, or empty), in the order of a flat list of keys."""
+        left = [(folder, iter(self._entries(folder)))]
+        while left:
+            folder, entries = left[-1]
+            for name, entry in entries:
+                key = folder + name
+                if not goes_on(folder, entry.name):
+                    continue
+                if name.endswith("/"):
+                    if key.startswith(prefix) or prefix.startswith(key):
+                        left.append((key, iter(self._entries(key))))
+                        break
+                elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
+                    try:
+                        found = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
+            else:
+                left.pop()
+
+    def _entries(self, folder: str) -> Sequence[tuple[str, os.DirEntry[str]]]:
+        """What is in a folder, by name; none if it is not there."""
         try:
             with os.scandir(self.root / folder) as scan:
                 # A folder sorts as its name and a slash, because that is how the keys in it go on.
-                entries = sorted((entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry) for entry in scan)
+                return sorted((entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name, entry) for entry in scan)
         except (FileNotFoundError, NotADirectoryError):
             self._check_cluster()
-            return
+            return ()
         except OSError as error:
             raise _not_applied(folder or str(self.root), error) from error
-        for name, entry in entries:
-            key = folder + name
-            if not goes_on(folder, entry.name):
-                continue
-            if name.endswith("/"):
-                if key.startswith(prefix) or prefix.startswith(key):
-                    yield from self._walk(key, prefix)
-            elif key.startswith(prefix) and entry.is_file(follow_symlinks=False):
-                try:
-                    found = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                yield ObjectInfo(key, found.st_size, found.st_mtime_ns // 1000)
 
     def _check_cluster(self) -> None:
         """Raise `RetryLater` unless the root is the folder of our cluster now; read anew each time, which costs less than any sync."""

@@ -104,6 +104,9 @@ def test_foreign_names_and_links_are_no_objects(local: LocalObjectStore, tmp_pat
     (local.root / "a" / "link").symlink_to(outside)
     (local.root / "a" / "new\nline").write_bytes(b"")
     (local.root / "a" / os.fsdecode(b"\xff")).write_bytes(b"")
+    for folder, name in ((["new\nfolder"], "k"), (["d" * 250] * 4, "longer than a key of S3 may be")):
+        (local.root / "a").joinpath(*folder).mkdir(parents=True)
+        (local.root / "a").joinpath(*folder, name).write_bytes(b"")
     assert keys(local) == ["a/k"]
 
 
