@@ -43,11 +43,11 @@ def tail(path: str, folder: str) -> str | None:
 
 
 def key_below(path: str, root: str) -> str | None:
-    """The key of an object of the store whose objects are below the URI `root`, however engines spell the scheme; None for anything else.
+    """The key of an object of the store whose objects' URIs are `root` and a key, however engines spell the scheme; None for anything else.
 
     For reading only: what is to be deleted is compared by `tail`, which knows every spelling.
     """
-    below, spelled = _spelled(root).rstrip("/") + "/", _spelled(path)
+    below, spelled = _spelled(root), _spelled(path)
     return spelled[len(below) :] if spelled.startswith(below) and ".." not in spelled else None
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from archiver.errors import InvalidInput
 from archiver.objects.paths import archive_key, table_prefix
-from archiver.objects.spelling import NamedFiles, tail
+from archiver.objects.spelling import NamedFiles, key_below, local_path, tail
 
 TOPIC = "ab" * 16
 FOLDER = table_prefix(TOPIC)
@@ -97,3 +97,26 @@ def test_any_name_in_any_spelling(components: list[str], root: str, rounds: int,
     named.add(root + path)
     if tail(key, FOLDER) is not None:
         assert key in named
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "key"),
+    [
+        ("file:///data/archive/a", "file:///data/", "archive/a"),
+        ("file:/data/archive/a", "file:///data/", "archive/a"),
+        ("file:///archive/a", "file:///", "archive/a"),
+        ("file:///database/a", "file:///data/", None),
+        ("file:///data/../a", "file:///data/", None),
+        ("s3a://bucket/prefix/a", "s3://bucket/prefix/", "a"),
+        ("s3n://bucket/a", "s3://bucket/", "a"),
+        ("s3://another/a", "s3://bucket/", None),
+        ("gs://bucket/a", "s3://bucket/", None),
+        ("memory://archive/a", "memory://", "archive/a"),
+    ],
+)
+def test_the_key_behind_a_path(path: str, root: str, key: str | None) -> None:
+    assert key_below(path, root) == key
+
+
+def test_a_path_of_this_machine() -> None:
+    assert [local_path(one) for one in ("file:/a/b", "file:///a/b", "s3://a/b", "/a/b")] == ["/a/b", "/a/b", None, None]
