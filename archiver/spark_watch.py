@@ -150,6 +150,6 @@ class JobWatch:
 def hang_up(session: Any) -> None:
     """Close this end of a session over Spark Connect, whatever waits for its server; the other end goes by itself in time."""
     client = session.client
-    # Its own close first waits for what was asked of the server behind our back.
+    # Not by its own close, which first waits for what was asked of the server behind our back.
     client._closed = True
     client._channel.close()

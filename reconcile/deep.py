@@ -20,9 +20,10 @@ from archiver.errors import ArchiverError, NotFound, RetryLater, passing
 from archiver.ids import TopicId
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
+from archiver.objects.spelling import key_of
 from archiver.objects.store import ObjectStore
 from archiver.schema.state import TopicSchema
-from archiver.stream.archives import FoundArchive, check_footer, key_of, list_archives
+from archiver.stream.archives import FoundArchive, check_footer, list_archives
 from archiver.stream.seal import check_seal
 from archiver.wording import counted
 from intake.backlog import Backlog
@@ -83,8 +84,8 @@ class RowProof:
     def _table(self, view: TopicView, topic_id: TopicId, table: TableState, ledger: TopicLedger, intake: Backlog) -> TableState:
         wanted = [place.partition for place in view.partitions]
         read = _Read()
-        hidden = self._hidden(topic_id, table)
-        self._sort(topic_id, table, wanted if len(wanted) < (view.count or 0) else None, hidden, read)
+        hidden = self._hidden(table)
+        self._sort(table, wanted if len(wanted) < (view.count or 0) else None, hidden, read)
         rows = sum(work.sealed.rows for work in read.works)
         self._progress(f"{view.topic}: reading {counted(rows, 'row')} of {counted(len(read.works), 'archive')}")
         self._read_archives(ledger, read)
@@ -112,22 +113,20 @@ class RowProof:
             notes=tuple(self._orphans(topic_id, table, ledger, wanted)),
         )
 
-    def _hidden(self, topic_id: TopicId, table: TableState) -> dict[str, tuple[Range, ...]]:
+    def _hidden(self, table: TableState) -> dict[str, tuple[Range, ...]]:
         """Positions that delete files hide, by the data file's key."""
         files = [RowFile(one.path, one.size) for one in table.hidden if one.readable]
         hidden: dict[str, tuple[Range, ...]] = {}
         for path, runs in self._reader.positions(files).items():
-            key = key_of(self._objects, topic_id, path) or path
+            key = key_of(self._objects, path) or path
             hidden[key] = merge([*hidden.get(key, ()), *runs])
         return hidden
 
-    def _sort(
-        self, topic_id: TopicId, table: TableState, wanted: Sequence[int] | None, hidden: dict[str, tuple[Range, ...]], read: _Read
-    ) -> None:
+    def _sort(self, table: TableState, wanted: Sequence[int] | None, hidden: dict[str, tuple[Range, ...]], read: _Read) -> None:
         """What is to be read, and how; seals and footers are looked at here."""
         mine: list[tuple[FileView, str]] = []
         for view in table.files:
-            key = view.path if view.part is not None else key_of(self._objects, topic_id, view.path)
+            key = view.path if view.part is not None else key_of(self._objects, view.path)
             if key is None or view.object_size is None or view.unread is not None:
                 read.others.append(view)
             elif view.key is None:
@@ -236,7 +235,7 @@ class RowProof:
 
     def _orphans(self, topic_id: TopicId, table: TableState, ledger: TopicLedger, wanted: Sequence[int]) -> list[RowFault]:
         """Archives below the watermark that neither table nor ledger names, beside live ones of the same offsets."""
-        live = {key_of(self._objects, topic_id, one.path) for one in table.files}
+        live = {key_of(self._objects, one.path) for one in table.files}
         if any(one.part is not None for one in table.files):
             return []  # without a table, whatever holds the records is as good
         covered: dict[int, list[Range]] = {}

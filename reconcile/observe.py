@@ -27,10 +27,10 @@ from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.objects import paths
-from archiver.objects.spelling import key_below
+from archiver.objects.spelling import key_of
 from archiver.objects.store import ObjectStore
 from archiver.settings import TopicSettings
-from archiver.stream.archives import check_footer, find_archives, key_of
+from archiver.stream.archives import check_footer, find_archives
 from archiver.stream.seal import check_seal
 from intake.backlog import Backlog
 from intake.fold import TopicState
@@ -128,10 +128,9 @@ class Observer:
         return SeenTable(self._state(state, ledger, name, tables, view, gaps))
 
     def _state(self, state: TopicState, ledger: TopicLedger, name: str, tables: Tables, view: TableView, gaps: Gaps) -> TableState:
-        live, deletes = self._files(state, tables, view)
+        live, deletes = self._files(tables, view)
         evidence = judge(view, state.partitions, lambda: live, ledger.starts, gaps)
         known = None if isinstance(evidence, Doubted) else dict(enumerate(evidence.watermarks))
-        root = self._objects.uri("k").removesuffix("k")
         sizes = {info.key: info.size for info in self._objects.list(paths.data_prefix(state.topic_id))}
         past, untold = _expired_changes(view)
         told = [(known or {}).get(number, 0) for number in range(state.partitions)]
@@ -145,7 +144,7 @@ class Observer:
             snapshot_id=view.snapshot_id,
             watermarks=known,
             doubt=evidence.why if isinstance(evidence, Doubted) else None,
-            files=tuple(self._file(state, file, root, sizes, gaps) for file in live),
+            files=tuple(self._file(state, file, sizes, gaps) for file in live),
             removals=tuple(reversed(removals)),
             additions=sum(one.added for one in changes),
             added_by=tuple((one.snapshots[-1], one.added) for one in expired if one.added),
@@ -154,23 +153,23 @@ class Observer:
             hidden=tuple(_hidden(one) for one in deletes or ()),
         )
 
-    def _files(self, state: TopicState, tables: Tables, view: TableView) -> tuple[list[LiveFile], tuple[DeleteFile, ...] | None]:
+    def _files(self, tables: Tables, view: TableView) -> tuple[list[LiveFile], tuple[DeleteFile, ...] | None]:
         """The current snapshot's data files, and its delete files if those are known."""
 
         def read(path: str) -> bytes:
-            key = key_of(self._objects, state.topic_id, path)
+            key = key_of(self._objects, path)
             if key is None:
                 raise Corrupted(f"table metadata names {path}, which lies outside of the data folder")
             return self._objects.read(key)
 
-        ours = _METADATA in view.metadata_location and key_of(self._objects, state.topic_id, view.metadata_location) is not None
+        ours = _METADATA in view.metadata_location and key_of(self._objects, view.metadata_location) is not None
         if self._rows_follow and ours:
             found = snapshot_files(read, view.metadata_location, view.snapshot_id, stream_fields(view.schema_json))
             return list(found.data), found.deletes
         return (list(tables.live_files(view)) if view.snapshot_id is not None else []), None
 
-    def _file(self, state: TopicState, live: LiveFile, root: str, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
-        key = key_below(live.path, root)
+    def _file(self, state: TopicState, live: LiveFile, sizes: Mapping[str, int], gaps: Gaps) -> FileView:
+        key = key_of(self._objects, live.path)
         size = sizes.get(key) if key is not None else None
         if key is not None and size is None:
             info = self._objects.info(key)

@@ -27,9 +27,9 @@ from archiver.jobs.rows import TopicRows
 from archiver.ledger.leadership import Leadership
 from archiver.ledger.rewrites import OldArchive
 from archiver.ledger.views import TopicLedger
+from archiver.objects.spelling import key_of
 from archiver.schema.state import TopicSchema
 from archiver.settings import CleanupSettings, TopicSettings
-from archiver.stream.archives import key_of
 from archiver.wording import counted
 from intake.backlog import Backlog
 from intake.fold import TopicState
@@ -213,7 +213,7 @@ class _Topic:
         )
         given_up = ChainMap[str, Any](ledger.killed, ledger.rewrites.abandoned, parts.rewriting.leader.fold.condemned)
         try:
-            found = smalls(self._files(view), lambda path: key_of(objects, self._state.topic_id, path), target, given_up)
+            found = smalls(self._files(view), lambda path: key_of(objects, path), target, given_up)
         except _DeleteFiles:
             why = "the table has delete files of somebody else, which name rows by their file; compact it with that engine"
             self._report.skip(shown(self._target.identifier), why)

@@ -23,11 +23,12 @@ from archiver.ids import TopicId
 from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import ArchiveKey, parse_archive_key
+from archiver.objects.spelling import key_of
 from archiver.objects.store import ObjectStore
 from archiver.schema.causes import Cause, cause_of
 from archiver.schema.tree import ERR, RAW
 from archiver.settings import TopicSettings
-from archiver.stream.archives import find_archives, key_of
+from archiver.stream.archives import find_archives
 from archiver.stream.seal import check_seal
 from intake.fold import TopicState
 
@@ -118,7 +119,7 @@ def doubted_files(objects: ObjectStore, topic_id: TopicId, tables: Tables, view:
         nulls = dict(file.null_counts)
         if all(nulls.get(number) == file.record_count for number in fields):
             continue
-        key = key_of(objects, topic_id, file.path)
+        key = key_of(objects, file.path)
         parsed = None if key is None else parse_archive_key(key)
         archive = parsed if parsed is not None and parsed.topic_id == topic_id else None
         doubted.append(DoubtedFile(file.path, key, file.file_size, archive, file.spec_id, file.has_deletes))

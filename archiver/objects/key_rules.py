@@ -51,14 +51,14 @@ def is_key(key: str) -> bool:
 
 def goes_on(folder: str, name: str) -> bool:
     """Whether `folder + name` is a key, or the beginning of one, of a folder that is one or empty; for listings, which go name by name."""
+    key = f"{folder}{name}"
     try:
-        return _is_component(name) and len(f"{folder}{name}".encode()) <= KEY_BYTES_MAX and (bool(folder) or name != RESERVED)
-    except UnicodeEncodeError:
+        _check_length(key, key)
+        _check_component(name, key)
+        _check_not_reserved(key)
+    except InvalidInput:
         return False
-
-
-def _is_component(name: str) -> bool:
-    return name not in ("", ".", "..") and not _CONTROL.search(name) and len(name.encode()) <= COMPONENT_BYTES_MAX
+    return True
 
 
 def _check_length(text: str, key: str) -> None:

@@ -12,6 +12,7 @@ import hashlib
 from urllib.parse import unquote
 
 from archiver.errors import InvalidInput
+from archiver.objects.store import ObjectStore
 
 _ROUNDS_MAX = 100
 """Times that a path may have been percent-encoded over."""
@@ -40,6 +41,11 @@ def tail(path: str, folder: str) -> str | None:
         if components[at : at + len(wanted)] == wanted:
             return "/".join(components[at + len(wanted) :])
     return None
+
+
+def key_of(objects: ObjectStore, path: str) -> str | None:
+    """The object's key behind a path in a table's metadata; None if it lies outside of the store. For reading only, as `key_below`."""
+    return key_below(path, objects.uri("k").removesuffix("k"))
 
 
 def key_below(path: str, root: str) -> str | None:

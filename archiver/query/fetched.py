@@ -11,7 +11,7 @@ from typing import Final
 
 from archiver.catalog.tables import LiveFile
 from archiver.errors import Halt, NotFound
-from archiver.objects.spelling import key_below
+from archiver.objects.spelling import key_of
 from archiver.objects.store import ObjectStore
 from archiver.settings_types import format_size
 
@@ -25,7 +25,6 @@ class FetchedFiles:
 
     def __init__(self, objects: ObjectStore, bytes_max: int = FETCHED_MAX) -> None:
         self._objects = objects
-        self._root = objects.uri("k").removesuffix("k")
         self._left = bytes_max
         self._bytes_max = bytes_max
         self._paths: dict[str, str] = {}
@@ -42,7 +41,7 @@ class FetchedFiles:
         return [self._paths[file.path] for file in files]
 
     def _fetched(self, file: LiveFile) -> str:
-        key = key_below(file.path, self._root)
+        key = key_of(self._objects, file.path)
         if key is None:
             raise Halt(f"{file.path} lies outside of data.uri; ask Spark or Trino")
         target = self._objects.spool_dir() / f"query-{len(self._paths)}"

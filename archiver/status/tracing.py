@@ -27,11 +27,12 @@ from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.log.store import Log
 from archiver.objects.paths import PARTITION_MAX
+from archiver.objects.spelling import key_of
 from archiver.objects.store import ObjectStore
 from archiver.settings import Settings, TopicSettings
 from archiver.status.explain import ArchiveSight, Facts, FileSight, IntakeSight, SnapshotSight, TableSight
 from archiver.status.reasons import Held, reason_of
-from archiver.stream.archives import FoundArchive, check_footer, find_archives, key_of
+from archiver.stream.archives import FoundArchive, check_footer, find_archives
 from archiver.stream.seal import check_seal
 from intake.aborted import Aborted, aborted_by
 from intake.backlog import Backlog
@@ -285,7 +286,7 @@ class _Look:
         """How often the record stands in the file, counted in its rows."""
         if not read:
             return FileSight(file.path, None, file.snapshot_id, f"it is one of more than {FILES_READ_MAX} files that may hold it")
-        key = key_of(self._objects, self._tp[0], file.path)
+        key = key_of(self._objects, file.path)
         if key is None:
             return FileSight(file.path, None, file.snapshot_id, "it lies outside of the data folder")
         try:

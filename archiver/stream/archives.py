@@ -19,7 +19,6 @@ from archiver.errors import Corrupted, Halt, NotFound, passing
 from archiver.ids import TopicId
 from archiver.ledger.given_up import GivenUp
 from archiver.objects import paths
-from archiver.objects.spelling import key_below
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import check_seal
 
@@ -99,12 +98,6 @@ def list_archives(objects: ObjectStore, topic_id: TopicId, partition: int | None
         parsed = paths.parse_archive_key(info.key)
         if parsed is not None and parsed.topic_id == topic_id and partition in (None, parsed.partition):
             yield FoundArchive.of(info.key, info.size, parsed)
-
-
-def key_of(objects: ObjectStore, topic_id: TopicId, path: str) -> str | None:
-    """The object key behind a path of the topic's table; None if it lies outside of the data folder."""
-    prefix = paths.table_prefix(topic_id)
-    return key_below(path, objects.uri(prefix).removesuffix(prefix))
 
 
 def read_footer(objects: ObjectStore, found: FoundArchive, cluster_id: str) -> FoundFooter:

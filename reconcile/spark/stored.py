@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from archiver.errors import ArchiverError, NotFound
 from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
-from archiver.objects.spelling import key_below, local_path
+from archiver.objects.spelling import key_of, local_path
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
@@ -114,7 +114,7 @@ def _rows(objects: ObjectStore, file: RowFile, columns: Sequence[str] | None, ba
 
 def _opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
     """The object behind a uri, however engines spell its scheme. Files of somebody else may also lie beside a local data folder."""
-    key = key_below(file.uri, objects.uri("k").removesuffix("k"))
+    key = key_of(objects, file.uri)
     if key is not None:
         return objects.open_input(key)
     path = local_path(file.uri)
