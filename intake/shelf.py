@@ -54,7 +54,7 @@ SCHEMA = pa.schema(_FIELDS)
 Rows = npt.NDArray[np.int64]
 """Rows of a partition: one line for each, its columns `_NUMBERS`; -1 for null."""
 _NULL = -1
-_LOG_INDEX = _NUMBERS.index("log_index")
+_END, _LOG_INDEX, _RAW_BYTES = (_NUMBERS.index(name) for name in ("end", "log_index", "raw_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,10 +255,24 @@ def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
     return ShelfIndex(partitions, message.files, message.files_digest, rows, metadata)
 
 
-def read_rows(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, tp: TopicPartition) -> Rows:
-    """The rows of one partition; `Corrupted` if they are not those that were written."""
+def groups_of(place: PartitionIndex) -> range:
+    """The row groups that hold a partition's rows."""
+    rows = place.segments + place.gaps
+    return range(place.first_row // ROW_GROUP_ROWS, -(-(place.first_row + rows) // ROW_GROUP_ROWS)) if rows else range(0)
+
+
+def read_group(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, number: int) -> Rows:
+    """The rows of partitions in one row group. None of them is checked."""
+    first = number * ROW_GROUP_ROWS
+    return _matrix(shelf, index, source, first, min(ROW_GROUP_ROWS, index.rows - first))
+
+
+def rows_of(shelf: ShelfRef, index: ShelfIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
+    """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that were written."""
     place = index.partitions[tp]
-    return _checked(shelf, tp, place, _matrix(shelf, index, source, place.first_row, place.segments + place.gaps))
+    first = place.first_row % ROW_GROUP_ROWS
+    whole = groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(_NUMBERS)), np.int64), *groups])
+    return _checked(shelf, tp, place, whole[first : first + place.segments + place.gaps])
 
 
 def _matrix(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
@@ -288,6 +302,15 @@ def read_files(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile) -> lis
     if digest != index.files_digest:
         raise damaged(shelf, "the names of its files are not those that were written")
     return files
+
+
+def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Rows, int]:
+    """The segments among the rows that reach beyond `start` and not beyond `end`, until their bytes reach `bytes_max`; and their bytes."""
+    found = rows[(rows[:, _LOG_INDEX] != _NULL) & (rows[:, _END] > start) & (rows[:, _END] <= end)]
+    reached = np.cumsum(found[:, _RAW_BYTES])
+    if bytes_max is not None:
+        reached = reached[: int(np.searchsorted(reached, bytes_max)) + 1]
+    return found[: len(reached)], int(reached[-1]) if len(reached) else 0
 
 
 def segments_of(rows: Rows, file_of: Mapping[int, FileRef]) -> list[SegmentRef]:

@@ -25,10 +25,26 @@ from intake.checkpoint import ShelfRef
 from intake.format import FOOTER_TAIL_BYTES, footer_length
 from intake.partition_state import Gap
 from intake.segments import FileRef, SegmentRef
-from intake.shelf import PartitionIndex, Rows, ShelfIndex, damaged, gaps_of, read_files, read_index, read_rows, segments_of
+from intake.shelf import (
+    PartitionIndex,
+    Rows,
+    ShelfIndex,
+    damaged,
+    gaps_of,
+    groups_of,
+    inside,
+    read_files,
+    read_group,
+    read_index,
+    rows_of,
+    segments_of,
+)
 
 CACHE_BYTES = 64 * 2**20
 """A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds them."""
+ROWS_BYTES = 64 * 2**20
+"""Row groups that are kept, as numbers: a million segments. With many partitions a row group holds those of hundreds, and a round asks for
+one after the other."""
 PARTS_MAX = 20_000
 """Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4 KB each."""
 _FOOTER_GUESS_BYTES = 128 * 1024
@@ -60,10 +76,14 @@ class Shelves:
     object store raises.
     """
 
-    def __init__(self, objects: ObjectStore, newest: Callable[[], Sequence[ShelfRef]], cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, objects: ObjectStore, newest: Callable[[], Sequence[ShelfRef]], cache_bytes: int = CACHE_BYTES, rows_bytes: int = ROWS_BYTES
+    ) -> None:
         self._objects = objects
         self._newest = newest
         self._cache_bytes = cache_bytes
+        self._rows_bytes = rows_bytes
+        self._groups: OrderedDict[tuple[ShelfRef, int], Rows] = OrderedDict()
         self._refs: tuple[ShelfRef, ...] = ()
         self._cache: OrderedDict[ShelfRef, _Opened] = OrderedDict()
         self._parts: OrderedDict[tuple[ShelfRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
@@ -78,8 +98,11 @@ class Shelves:
         """The shelves of a newer checkpoint."""
         with self._lock:
             self._refs = tuple(refs)
-            for known in [ref for ref in self._cache if ref not in set(self._refs)]:
+            left = set(self._refs)
+            for known in [ref for ref in self._cache if ref not in left]:
                 del self._cache[known]
+            for group in [group for group in self._groups if group[0] not in left]:
+                del self._groups[group]
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
         """Those that reach beyond `start` and end at or before `end`, in offset order, until their bytes reach `bytes_max`."""
@@ -88,11 +111,11 @@ class Shelves:
             found: list[SegmentRef] = []
             total = 0
             for ref, place in self._places(tp, start, end):
-                for segment in self._segments(ref, place, tp, start, end):
-                    found.append(segment)
-                    total += segment.raw_bytes
-                    if bytes_max is not None and total >= bytes_max:
-                        return found
+                segments, size = self._segments(ref, place, tp, start, end, None if bytes_max is None else bytes_max - total)
+                found += segments
+                total += size
+                if bytes_max is not None and total >= bytes_max:
+                    break
             return found
 
         return self._reading(collect)
@@ -188,26 +211,42 @@ class Shelves:
         except (NotFound, Halt) as error:
             return error
 
-    def _segments(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> list[SegmentRef]:
+    def _segments(
+        self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int, bytes_max: int | None = None
+    ) -> tuple[list[SegmentRef], int]:
+        """The segments of one shelf, and their bytes."""
         if not place.segments:
-            return []
-        found = segments_of(self._rows(ref, tp), self._files(ref))
-        return [segment for segment in found if segment.end > start and segment.end <= end]
+            return [], 0
+        rows, size = inside(self._rows(ref, tp), start, end, bytes_max)
+        return segments_of(rows, self._files(ref)), size
 
     def _part(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
         """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks for it every few seconds."""
         key = (ref, tp, start, end)
         found = self._parts.get(key)
         if found is None:
-            found = self._parts[key] = summed(self._segments(ref, place, tp, start, end), start)
+            found = self._parts[key] = summed(self._segments(ref, place, tp, start, end)[0], start)
             while len(self._parts) > PARTS_MAX:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(key)
         return found
 
     def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
-        with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
-            return read_rows(ref, self._opened(ref).index, source, tp)
+        index = self._opened(ref).index
+        numbers = groups_of(index.partitions[tp])
+        if any((ref, number) not in self._groups for number in numbers):
+            with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+                for number in numbers:
+                    if (ref, number) not in self._groups:
+                        self._groups[ref, number] = read_group(ref, index, source, number)
+        groups = [self._groups.pop((ref, number)) for number in numbers]
+        found = rows_of(ref, index, tp, groups)
+        # Only now: what turned out to be damaged is read again, for it may be restored meanwhile.
+        self._groups.update(((ref, number), group) for number, group in zip(numbers, groups, strict=True))
+        left = sum(group.nbytes for group in self._groups.values())
+        while left > self._rows_bytes:
+            left -= self._groups.popitem(last=False)[1].nbytes
+        return found
 
     def _files(self, ref: ShelfRef) -> Mapping[int, FileRef]:
         opened = self._opened(ref)

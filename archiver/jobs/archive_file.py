@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
-from archiver.jobs.bounds import leaves
+from archiver.jobs.bounds import Columns
 from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, Encodings, chosen
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
@@ -112,9 +112,10 @@ class Conflict:
 class ArchiveWriter:
     """Collects columns, writes row groups into a spool file. Not safe for several threads; `discard` or `finish` ends it."""
 
-    def __init__(self, spool_dir: Path, schema: pa.Schema, bounded: Set[int], zstd_level: int) -> None:
+    def __init__(self, spool_dir: Path, columns: Columns, zstd_level: int) -> None:
         """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now."""
-        self._schema = schema
+        self._columns = columns
+        self._zstd_level = zstd_level
         self._pending: list[pa.RecordBatch] = []
         self.pending_rows = 0
         self.pending_bytes = 0
@@ -123,7 +124,6 @@ class ArchiveWriter:
             handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=spool_dir)
         os.close(handle)
         self._path = Path(name)
-        self._options = (bounded, zstd_level)
         self._opened: pq.ParquetWriter | None = None
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -138,14 +138,14 @@ class ArchiveWriter:
             return
         with _spooling("write to"):
             writer = self._writer()
-            table = pa.Table.from_batches(self._pending, schema=self._schema)
+            table = pa.Table.from_batches(self._pending, schema=self._columns.schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
 
     def _writer(self) -> pq.ParquetWriter:
         """Opened with the first row group, from whose rows the encodings are chosen."""
         if self._opened is None:
-            self._opened = _open_writer(self._path, self._schema, *self._options, chosen(self._schema, self._pending))
+            self._opened = _open_writer(self._path, self._columns, self._zstd_level, chosen(self._columns.leaves, self._pending))
         return self._opened
 
     def finish(self, footer: Footer) -> SpooledArchive:
@@ -188,13 +188,12 @@ def _spooling(doing: str) -> _Spooling:
     return _Spooling(doing)
 
 
-def _open_writer(path: Path, schema: pa.Schema, bounded: Set[int], zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
-    columns = leaves(schema)
-    bounded_paths = [leaf.path for leaf in columns if leaf.field_id in bounded and not leaf.repeated]
-    order = {leaf.path: position for position, leaf in enumerate(columns)}
+def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
+    bounded_paths = [leaf.path for leaf in columns.leaves if leaf.field_id in columns.bounded and not leaf.repeated]
+    order = {leaf.path: position for position, leaf in enumerate(columns.leaves)}
     return pq.ParquetWriter(
         path,
-        schema,
+        columns.schema,
         version="2.6",
         compression="zstd",
         compression_level=zstd_level,

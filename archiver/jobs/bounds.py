@@ -51,12 +51,25 @@ class FileStatistics:
     record_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of files of one schema. Made once for many files: to walk a schema takes as long as to write a small column."""
+
+    schema: pa.Schema
+    leaves: tuple[Leaf, ...]
+    bounded: frozenset[int]
+    """Field ids of the leaves that have bounds in a table's metadata, and statistics in a file, if no list or map is around them."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema, bounded: Set[int] | None = None) -> Columns:
+        """Those of a schema; bounded are all if none are named. Raises `Corrupted` as `leaves`."""
+        found = tuple(leaves(schema))
+        return cls(schema, found, frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded))
+
+
 def leaves(schema: pa.Schema) -> list[Leaf]:
     """The physical columns of a schema with field ids, in file order; raises `Corrupted` if one has no field id."""
-    found: list[Leaf] = []
-    for field in schema:
-        found.extend(_leaves_of(field, "", repeated=False))
-    return found
+    return [leaf for field in schema for leaf in _leaves_of(field, "", repeated=False)]
 
 
 def _leaves_of(field: pa.Field[Any], parent: str, *, repeated: bool, name: str | None = None) -> Iterator[Leaf]:
@@ -77,15 +90,16 @@ def _leaves_of(field: pa.Field[Any], parent: str, *, repeated: bool, name: str |
         yield Leaf(path, int(metadata[_FIELD_ID]), kind, repeated)
 
 
-def describe(metadata: pq.FileMetaData, bounded: Set[int]) -> FileStatistics:
-    """Describe a file from its footer; bounds for the leaves whose field ids are in `bounded`."""
-    columns = leaves(metadata.schema.to_arrow_schema())
-    if len(columns) != metadata.num_columns:
-        raise Corrupted(f"a footer lists {metadata.num_columns} columns, its schema {len(columns)}")
+def describe(metadata: pq.FileMetaData, columns: Columns) -> FileStatistics:
+    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises `Corrupted` if it has others."""
+    if len(columns.leaves) != metadata.num_columns:
+        raise Corrupted(f"a footer lists {metadata.num_columns} columns, its schema {len(columns.leaves)}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     found = FileStatistics({}, {}, {}, {}, {}, tuple(sorted(_group_start(group) for group in groups)), metadata.num_rows)
-    for position, leaf in enumerate(columns):
+    for position, leaf in enumerate(columns.leaves):
         chunks: list[Any] = [group.column(position) for group in groups]
+        if any(chunk.path_in_schema != leaf.path for chunk in chunks):
+            raise Corrupted(f"a footer has the column {chunks[0].path_in_schema} where its schema has {leaf.path}")
         found.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
         found.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
         statistics = [chunk.statistics for chunk in chunks]
@@ -93,7 +107,7 @@ def describe(metadata: pq.FileMetaData, bounded: Set[int]) -> FileStatistics:
             continue
         if all(one.has_null_count for one in statistics):
             found.null_value_counts[leaf.field_id] = sum(one.null_count for one in statistics)
-        if leaf.field_id in bounded and not leaf.repeated:
+        if leaf.field_id in columns.bounded and not leaf.repeated:
             _add_bounds(found, leaf, chunks)
     return found
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from archiver.catalog.layout import SORT_ORDER_ID
 from archiver.errors import ArchiverError, Corrupted, NotFound, passing
 from archiver.events.types import DataFile
-from archiver.jobs.bounds import describe, leaves
+from archiver.jobs.bounds import Columns, describe
 from archiver.objects.paths import parse_archive_key
 from archiver.objects.store import ObjectStore
 from archiver.stream.archives import FoundArchive, check_footer
@@ -40,8 +40,8 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
     due = found.end - found.base - sum(high - low for low, high in footer.gaps)
     if metadata.num_rows != due:
         raise Corrupted(f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was altered")
-    columns = metadata.schema.to_arrow_schema()
-    counted = describe(metadata, {leaf.field_id for leaf in leaves(columns)})
+    columns = Columns.of(metadata.schema.to_arrow_schema())
+    counted = describe(metadata, columns)
     data_file = DataFile(
         path=objects.uri(found.key),
         record_count=counted.record_count,
@@ -56,4 +56,4 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
         split_offsets=counted.split_offsets,
         sort_order_id=SORT_ORDER_ID,
     )
-    return DescribedArchive(found, footer, columns, data_file)
+    return DescribedArchive(found, footer, columns.schema, data_file)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from archiver.jobs.bounds import Leaf, leaves
+from archiver.jobs.bounds import Leaf
 from archiver.schema.arrow import arrow
 
 DICTIONARY_BYTES_MAX = 1024 * 1024
@@ -53,15 +53,15 @@ class Encodings:
     others: dict[str, str]
 
 
-def chosen(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> Encodings:
-    """For an archive of that schema (with field ids) and its first row group; by the types alone if that has few rows."""
+def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
+    """For an archive of these columns and its first row group; by the types alone if that has few rows."""
     rows = sum(batch.num_rows for batch in batches)
     samples = _samples(batches) if rows >= ROWS_MIN else []
     times = rows / max(1, sum(sample.num_rows for sample in samples))
     values = [[found for column in sample.columns for found in _leaf_values(column)] for sample in samples]
     dictionary: list[str] = []
     others: dict[str, str] = {}
-    for place, leaf in enumerate(leaves(schema)):
+    for place, leaf in enumerate(leaves):
         encoding = _encoding(leaf, [one[place] for one in values if len(one[place])], times)
         if encoding is None:
             dictionary.append(leaf.path)

@@ -104,15 +104,15 @@ def merge(
     first, last = together[0].small.archive, together[-1].small.archive
     gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
     place = Place(replace(first, end=last.end, epoch=epoch), gaps, cluster_id)
-    layout = Layout(rows.schema, rows.codec)
-    writer = ArchiveWriter(objects.spool_dir(), rows.schema, rows.bounded, options.zstd_level)
+    layout = Layout(rows.columns.schema, rows.codec)
+    writer = ArchiveWriter(objects.spool_dir(), rows.columns, options.zstd_level)
     try:
         sums = Sums()
         for number, piece in enumerate(together):
             try:
                 for batch, records in whole_archive(objects, piece.small.found, cluster_id, lambda _topic, _version: layout):
                     sums.add(records)
-                    writer.append(_laid_out(batch, rows.schema))
+                    writer.append(_laid_out(batch, rows.columns.schema))
                     close_full(writer, options)
             except Corrupted as error:
                 raise Damaged(number, str(error)) from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 from archiver.errors import Corrupted, Halt, RetryLater
 from archiver.events.types import DataFile
 from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
-from archiver.jobs.bounds import describe, leaves
+from archiver.jobs.bounds import Columns, describe, leaves
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
@@ -204,7 +204,7 @@ class PlanWriter:
             )
 
     def _open_file(self, value: int, base: int, ingest_us: int) -> None:
-        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.schema, self._rows.bounded, self._options.zstd_level)
+        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.columns, self._options.zstd_level)
         self._file = _OpenFile(value, base, ingest_us, writer)
         self._begun = True
 
@@ -287,7 +287,8 @@ class PlanWriter:
 
 def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:
     """What the table is told of an archive in its partition `value`, taken from the stored archive's own footer."""
-    found = describe(stored.metadata, rows.bounded)
+    columns = Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded) if stored.adopted else rows.columns
+    found = describe(stored.metadata, columns)
     return DataFile(
         path=objects.uri(stored.key),
         record_count=found.record_count,

@@ -333,7 +333,7 @@ class _Topic:
 
     def _emptied(self, version: int, rows: TopicRows) -> list[str]:
         """Columns that archives of that version have and the new ones do not."""
-        kept = {leaf.field_id for leaf in leaves(rows.schema)}
+        kept = {leaf.field_id for leaf in rows.columns.leaves}
         return [leaf.path for leaf in leaves(self._run.layout(self._work.state.topic_id, version).columns) if leaf.field_id not in kept]
 
     def _exchange(self, made: Sequence[_Made], view: TableView) -> None:

@@ -76,10 +76,10 @@ def rewrite(
     Raises `Corrupted` if the old archive is not what it says, `RetryLater` if there is no room or the store is away.
     """
     was = layouts(source.found.topic_id, source.footer.schema_version).columns
-    if gone := sorted(_without_schema(rows.schema) - _without_schema(was)):
+    if gone := sorted(_without_schema(rows.columns.schema) - _without_schema(was)):
         return Conflict(f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them")
     place = Place(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
-    writer = ArchiveWriter(objects.spool_dir(), rows.schema, rows.bounded, options.zstd_level)
+    writer = ArchiveWriter(objects.spool_dir(), rows.columns, options.zstd_level)
     try:
         sums, errors = Sums(), Counter[tuple[str, str]]()
         for records in from_archive(objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from archiver.jobs.bounds import Columns
 from archiver.jobs.refined import RefineOptions, RefineTopic
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import arrow_schema, bounded_columns
@@ -21,8 +22,7 @@ class TopicRows:
 
     def __init__(self, topic: RefineTopic, options: RefineOptions) -> None:
         self.topic = topic
-        self.schema = arrow_schema(topic.schema)
-        self.bounded = frozenset(column.field_id for column in bounded_columns(topic.schema))
+        self.columns = Columns.of(arrow_schema(topic.schema), {column.field_id for column in bounded_columns(topic.schema)})
         self.codec = RecordCodec(topic.schema, engine=options.engine)
 
     def build(self, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
@@ -32,10 +32,11 @@ class TopicRows:
             "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),
             **{name: records.column(name) for name in ("offset", "event_timestamp", "ingest_timestamp", "batch_start")},
         }
-        fields = [self.schema.field("kafka").type.field(index) for index in range(self.schema.field("kafka").type.num_fields)]
+        schema = self.columns.schema
+        fields = list(schema.field("kafka").type)
         struct = pa.StructArray.from_arrays([kafka[field.name].cast(field.type) for field in fields], fields=fields)
         columns = {"key": key, "value": value, "headers": records.column("headers"), "kafka": struct}
-        return pa.RecordBatch.from_arrays([_as(columns[field.name], field.type) for field in self.schema], schema=self.schema)
+        return pa.RecordBatch.from_arrays([_as(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +178,9 @@ def test_a_log_that_states_places_beyond_the_file_is_refused(file: File) -> None
     reader = IntakeReader(file.rig.objects)
     last = file.segments[-1]
     with pytest.raises(Corrupted, match="a segment beyond them"):
-        list(reader.read(file.ref, [replace(last, rows=last.rows + 1)]))
+        list(reader.read(file.ref, [last._replace(rows=last.rows + 1)]))
     with pytest.raises(Corrupted, match="the log has a segment in row group 99"):
-        list(reader.read(file.ref, [replace(last, row_group=99)]))
+        list(reader.read(file.ref, [last._replace(row_group=99)]))
 
 
 def test_a_file_of_another_format_halts(file: File) -> None:
@@ -194,4 +193,4 @@ def test_a_file_of_another_format_halts(file: File) -> None:
     objects.create("intake/newer", newer)
     ref = FileRef(0, "intake/newer", len(newer), footer_sha256(newer))
     with pytest.raises(Halt, match="intake/newer has the format '2', this version knows '1'; upgrade"):
-        list(IntakeReader(objects).read(ref, [replace(file.segments[0], file=ref, rows=1)]))
+        list(IntakeReader(objects).read(ref, [file.segments[0]._replace(file=ref, rows=1)]))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.errors import Corrupted
-from archiver.jobs.bounds import FileStatistics, Leaf, describe, leaves, single_value, truncate_down, truncate_up
+from archiver.jobs.bounds import Columns, FileStatistics, Leaf, describe, leaves, single_value, truncate_down, truncate_up
 
 
 def field(name: str, kind: pa.DataType, field_id: int) -> pa.Field[Any]:
@@ -26,7 +26,7 @@ def described(kind: pa.DataType, values: list[Any], row_group_size: int = 100, b
     table = pa.Table.from_pylist([{"kafka": {"leaf": value}} for value in values], schema=schema)
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=row_group_size, store_schema=False, write_statistics=["kafka.leaf"])
-    return describe(pq.read_metadata(sink), bounded)
+    return describe(pq.read_metadata(sink), Columns.of(schema, bounded))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_leaves_are_named_as_in_the_file_and_lists_have_no_bounds() -> None:
     assert [leaf.path for leaf in leaves(schema)] == paths
     assert leaves(schema) == leaves(metadata.schema.to_arrow_schema())
     assert leaves(schema)[:2] == [Leaf("a.b", 2, pa.int32(), False), Leaf("l.list.element.x", 6, pa.int64(), True)]
-    assert set(describe(metadata, frozenset({2, 6, 8})).lower_bounds) == {2}
+    assert set(describe(metadata, Columns.of(schema, {2, 6, 8})).lower_bounds) == {2}
 
 
 def test_a_file_without_field_ids_is_refused() -> None:
@@ -159,3 +159,17 @@ def test_decimals_are_the_shortest_twos_complement(unscaled: int) -> None:
 
 def test_unknown_types_have_no_bound() -> None:
     assert single_value(pa.null(), None) is None
+
+
+def test_a_file_with_other_columns_than_it_should_have_is_not_described() -> None:
+    def schema(*names: str) -> pa.Schema:
+        return pa.schema([field(name, pa.int64(), number) for number, name in enumerate(names, 1)])
+
+    sink = io.BytesIO()
+    pq.write_table(schema("a", "b").empty_table(), sink, store_schema=False)
+    metadata = pq.read_metadata(sink)
+    assert describe(metadata, Columns.of(schema("a", "b"))).record_count == 0
+    with pytest.raises(Corrupted, match="lists 2 columns, its schema 1"):
+        describe(metadata, Columns.of(schema("a")))
+    with pytest.raises(Corrupted, match="has the column b where its schema has c"):
+        describe(metadata, Columns.of(schema("a", "c")))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archiver.jobs.bounds import leaves
 from archiver.jobs.encodings import ROWS_MIN, Encodings, chosen
 
 ROWS = 2 * ROWS_MIN
@@ -40,7 +41,7 @@ def batches_of(column: Any, name: str = "it", pieces: int = 3) -> list[pa.Record
 
 def encoding_of(column: Any, name: str = "it") -> dict[str, str]:
     batches = batches_of(column, name)
-    found = chosen(batches[0].schema, batches)
+    found = chosen(leaves(batches[0].schema), batches)
     return {**dict.fromkeys(found.dictionary, DICTIONARY), **found.others}
 
 
@@ -105,27 +106,27 @@ def test_few_rows_are_not_looked_at() -> None:
     assert encoding_of(names) == {"it": DICTIONARY}
     assert encoding_of(RANDOM.integers(1, 9, ROWS_MIN - 1)) == {"it": DELTA}
     schema = batches_of(names)[0].schema
-    assert chosen(schema, []) == Encodings(["it"], {})
+    assert chosen(leaves(schema), []) == Encodings(["it"], {})
 
 
 @pytest.mark.parametrize("rest", [1, 3, 500])
 def test_a_short_rest_does_not_decide(rest: int) -> None:
     names = [f"name-{number:09}" for number in RANDOM.integers(0, 1500, ROWS + rest)]
     (whole,) = batches_of(names, pieces=1)
-    assert chosen(whole.schema, [whole.slice(0, ROWS), whole.slice(ROWS)]).dictionary == ["it"]
+    assert chosen(leaves(whole.schema), [whole.slice(0, ROWS), whole.slice(ROWS)]).dictionary == ["it"]
 
 
 def test_batches_that_are_all_short_are_not_looked_at() -> None:
     batches = batches_of([f"order-{number:09}" for number in range(ROWS)], pieces=100)
-    assert chosen(batches[0].schema, batches).dictionary == ["it"]
+    assert chosen(leaves(batches[0].schema), batches).dictionary == ["it"]
 
 
 def test_the_last_batch_counts_too() -> None:
     """The first rows of a stream may be unlike the rest."""
     names = ["same"] * ROWS_MIN + [f"order-{number:09}" for number in range(ROWS_MIN)]
     batches = batches_of(names, pieces=2)
-    assert chosen(batches[0].schema, batches[:1]).dictionary == ["it"]
-    assert chosen(batches[0].schema, batches).others == {"it": PREFIX}
+    assert chosen(leaves(batches[0].schema), batches[:1]).dictionary == ["it"]
+    assert chosen(leaves(batches[0].schema), batches).others == {"it": PREFIX}
 
 
 @pytest.mark.parametrize("later", ["fits", "does not fit"])
@@ -134,7 +135,7 @@ def test_whatever_is_chosen_gives_the_values_back(later: str) -> None:
     odd = pa.table({"n": RANDOM.integers(-(1 << 62), 1 << 62, ROWS), "s": [f"{number}" * 50 for number in RANDOM.integers(0, 9, ROWS)]})
     schema = pa.schema([numbered(field, place) for place, field in enumerate(first.schema, 1)])
     table = pa.concat_tables([first, first if later == "fits" else odd]).cast(schema)
-    found = chosen(schema, first.cast(schema).to_batches())
+    found = chosen(leaves(schema), first.cast(schema).to_batches())
     assert found == Encodings(["n"], {"s": PREFIX})
     file = io.BytesIO()
     with pq.ParquetWriter(file, schema, use_dictionary=found.dictionary, column_encoding=found.others) as writer:  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -175,7 +174,7 @@ def _closed(gaps: Gaps, start: int, stable: int) -> tuple[int, int]:
 
 
 def _closed_up(segments: list[SegmentRef], gaps: Gaps) -> list[SegmentRef]:
-    return [replace(one, base=_before(gaps, one.base)) for one in segments]
+    return [one._replace(base=_before(gaps, one.base)) for one in segments]
 
 
 @given(st.lists(backlogs(), max_size=8), st.integers(1, 8), st.integers(1, 2000), st.integers(1, 5))

@@ -36,7 +36,7 @@ class Rig:
         self.whole, self.fold = IntakeFold(), IntakeFold()
         self.refs: tuple[ShelfRef, ...] = ()
         self.newest: tuple[ShelfRef, ...] = ()
-        self.shelves = Shelves(self.objects, lambda: self.newest, cache_bytes)
+        self.shelves = Shelves(self.objects, lambda: self.newest, cache_bytes, rows_bytes=cache_bytes)
         self.backlog = Backlog(self.fold, self.shelves)
 
     def apply(self, *entries: bytes) -> None:
@@ -102,6 +102,9 @@ def test_one_partition_is_read_without_the_rest(tmp_path: Path, monkeypatch: pyt
     rig = Rig(tmp_path)
     plain(rig, files=200)
     rig.check((B, 6), 0)
+    rig.shelves = Shelves(rig.objects, lambda: rig.newest)
+    rig.shelves.learn(rig.refs)
+    rig.backlog = Backlog(rig.fold, rig.shelves)
     groups: list[int] = []
     wrapped: Any = pq.ParquetFile.read_row_groups
 
@@ -165,6 +168,46 @@ def test_the_cache_is_bounded(tmp_path: Path) -> None:
         rig.check((A, partition), 0)
     assert sum(opened.cost_bytes for opened in rig.shelves._cache.values()) <= 100_000
     assert rig.shelves._cache
+
+
+def test_partitions_of_one_row_group_are_read_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    plain(rig, files=20)
+    rig.check((A, 0), 0)
+    rig.objects.calls.clear()
+    for tp in rig.whole.state().partitions:
+        rig.check(tp, 0)
+        rig.check(tp, 1)
+    assert not [call for call in rig.objects.calls if call[0] == "open_input"]
+
+
+def test_row_groups_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "ROW_GROUP_ROWS", 16)
+    rig = Rig(tmp_path)
+    rig.shelves = Shelves(rig.objects, lambda: rig.newest, rows_bytes=5000)
+    rig.backlog = Backlog(rig.fold, rig.shelves)
+    plain(rig, files=200)
+    for tp in rig.whole.state().partitions:
+        rig.check(tp, 0)
+        assert 0 < sum(group.nbytes for group in rig.shelves._groups.values()) <= 5000
+    rig.shelves.learn(rig.refs[:1])
+    assert {ref for ref, _ in rig.shelves._groups} <= {rig.refs[0]}
+
+
+def test_rows_that_were_damaged_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(tmp_path)
+    plain(rig, files=20)
+
+    def wrong(*args: Any) -> shelf.Rows:
+        rows = shelf.read_group(*args)
+        rows[0, 5] += 1
+        return rows
+
+    with monkeypatch.context() as patched:
+        patched.setattr("intake.shelves.read_group", wrong)
+        with pytest.raises(Corrupted, match="are not those that were written"):
+            rig.backlog.segments((A, 0))
+    rig.check((A, 0), 0)
 
 
 @pytest.mark.parametrize("seed", range(8))

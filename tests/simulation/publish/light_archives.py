@@ -23,7 +23,7 @@ import pyarrow as pa
 from archiver.errors import Corrupted, NotFound
 from archiver.jobs import archive_file, merge, plan_writer
 from archiver.jobs.archive_file import Footer, SpooledArchive
-from archiver.jobs.bounds import FileStatistics, leaves
+from archiver.jobs.bounds import Columns, FileStatistics
 from archiver.objects import memory
 from archiver.objects.key_rules import check_key
 from archiver.objects.store import ObjectStore
@@ -33,7 +33,7 @@ from intake.digest import RecordsDigest
 from intake.format import READ_SCHEMA
 from intake.reader import IntakeReader
 from intake.segments import FileRef, SegmentRef
-from tests.simulation.publish.contents import LIGHT_ARCHIVE, FieldIds, Row, light_archive, light_intake_rows, read_light
+from tests.simulation.publish.contents import LIGHT_ARCHIVE, Row, light_archive, light_intake_rows, read_light
 
 
 @contextmanager
@@ -84,9 +84,10 @@ class _LightMetadata:
 class _LightWriter:
     """Stands for `ArchiveWriter`."""
 
-    def __init__(self, spool_dir: object, schema: pa.Schema, bounded: object, zstd_level: int) -> None:
-        del spool_dir, bounded, zstd_level
-        self._ids = _field_ids(_Layout(schema))
+    def __init__(self, spool_dir: object, columns: Columns, zstd_level: int) -> None:
+        del spool_dir, zstd_level
+        ids = {leaf.path: leaf.field_id for leaf in columns.leaves}
+        self._ids = (ids["kafka.partition"], ids["kafka.offset"], ids["kafka.ingest_timestamp"])
         self._rows: list[Row] = []
         self.pending_rows = self.pending_bytes = 0
 
@@ -114,28 +115,9 @@ class _LightWriter:
         """There is no file."""
 
 
-class _Layout:
-    """A schema as the key of a cache; all topics of a run have the same one."""
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self.schema = schema
-
-    def __hash__(self) -> int:
-        return len(self.schema)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Layout) and self.schema.equals(other.schema, check_metadata=True)
-
-
-@lru_cache(maxsize=16)
-def _field_ids(layout: _Layout) -> FieldIds:
-    ids = {leaf.path: leaf.field_id for leaf in leaves(layout.schema)}
-    return ids["kafka.partition"], ids["kafka.offset"], ids["kafka.ingest_timestamp"]
-
-
-def _describe(metadata: Any, bounded: object) -> FileStatistics:
+def _describe(metadata: Any, columns: object) -> FileStatistics:
     """Bounds of `kafka.partition`, `kafka.offset` and the ingest time; the other columns are nobody's business here."""
-    del bounded
+    del columns
     found = FileStatistics({}, {}, {}, {}, {}, (4,), metadata.num_rows)
     for field_id, place, form in zip(metadata.ids, (0, 1, 3), ("<i", "<q", "<q"), strict=True):
         numbers = [row[place] for row in metadata.rows]
