@@ -42,11 +42,11 @@ _LOOSE_SLICES_MAX = 256
 
 @dataclass(slots=True)
 class _Loose:
-    """Records that wait to be decoded: the last ones of the open file."""
+    """Segments that wait to be decoded. What can be done for many at a time is not done for each: it may have one record."""
 
+    segments: list[SegmentRef]
     slices: list[pa.RecordBatch]
-    offsets: list[npt.NDArray[np.int64]]
-    ingest_us: list[npt.NDArray[np.int64]]
+    """Their records, in as many pieces as there are segments, or in fewer."""
     rows: int = 0
     bytes: int = 0
     own: bool = True
@@ -78,10 +78,9 @@ class PlanWriter:
         self._options = options
         self._gaps = deque(plan.gaps)
         self._next = self._behind_gaps(plan.base)
-        self._ingest_us = plan.segments[0].floor_us if plan.segments else 0
         self._file: _OpenFile | None = None
         self._begun = False
-        self._loose = _Loose([], [], [])
+        self._loose = _Loose([], [])
         self._stored: list[WrittenFile] = []
         self._conflict: Conflict | None = None
 
@@ -102,13 +101,17 @@ class PlanWriter:
                 f"{self.plan.topic} partition {self.plan.partition}: offset {self._next} comes next, but the segment in "
                 f"{segment.file.key} has {records.num_rows} rows from {segment.base} on; the log says {segment.rows} rows"
             )
-        accepted_us = records.column("accept_timestamp").view(pa.int64()).to_numpy()  # a cast takes six times as long, of a single record
-        ingest_us = np.maximum(np.maximum.accumulate(accepted_us), max(self._ingest_us, segment.floor_us))
-        self._ingest_us = int(ingest_us[-1])
-        inside = slice(start - segment.base, stop - segment.base)
-        raw_bytes = segment.raw_bytes * (stop - start) // segment.rows
-        self._add_rows(records.slice(inside.start, stop - start), ingest_us[inside], raw_bytes)
+        loose = self._loose
+        loose.segments.append(segment)
+        loose.slices.append(records)
+        loose.rows += segment.rows
+        loose.bytes += segment.raw_bytes + _ROW_OVERHEAD_BYTES * segment.rows
+        loose.own = False
         self._next = self._behind_gaps(stop)
+        if loose.rows >= self._options.decode_rows or loose.bytes >= self._options.decode_bytes:
+            self._decode()
+        elif len(loose.slices) >= _LOOSE_SLICES_MAX:
+            self.detach()
 
     def _behind_gaps(self, offset: int) -> int:
         """The first offset from there on that holds a record."""
@@ -116,54 +119,25 @@ class PlanWriter:
             return self._gaps.popleft()[1]
         return offset
 
-    def _add_rows(self, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64], raw_bytes: int) -> None:
-        """Append to the open file, and to a new one behind each boundary of the table's partitioning."""
-        done, rows = 0, len(ingest_us)
-        for value, end in self._runs(ingest_us):
-            share = raw_bytes * end // rows - raw_bytes * done // rows
-            base = self._next + done
-            if self._file is not None and self._file.value != value:
-                self._close_file(base)
-            if self._file is None:
-                self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[done]))
-            self._keep(base, records.slice(done, end - done), ingest_us[done:end], share)
-            done = end
-
-    def _runs(self, ingest_us: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    def _runs(self, ingest_us: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
         """(partition value, end) of each run of rows that belong into one partition of the table; times never step back."""
         granularity = self._rows.topic.granularity
-        start, last = 0, partition_value_of(int(ingest_us[-1]), granularity)
-        while start < len(ingest_us):
+        last = partition_value_of(int(ingest_us[stop - 1]), granularity)
+        while start < stop:
             value = partition_value_of(int(ingest_us[start]), granularity)
-            end = len(ingest_us)
+            end = stop
             if value != last:
-                end = bisect.bisect_right(ingest_us, value, lo=start, key=lambda time_us: partition_value_of(int(time_us), granularity))
+                end = bisect.bisect_right(
+                    ingest_us, value, lo=start, hi=stop, key=lambda time_us: partition_value_of(int(time_us), granularity)
+                )
             yield value, end
             start = end
-
-    def _keep(self, base: int, records: pa.RecordBatch, ingest_us: npt.NDArray[np.int64], raw_bytes: int) -> None:
-        assert self._file is not None
-        loose = self._loose
-        loose.slices.append(records)
-        loose.offsets.append(np.arange(base, base + records.num_rows, dtype=np.int64))
-        loose.ingest_us.append(ingest_us)
-        loose.rows += records.num_rows
-        loose.bytes += raw_bytes + _ROW_OVERHEAD_BYTES * records.num_rows
-        loose.own = False
-        self._file.raw_bytes += raw_bytes
-        self._file.ingest_max_us = int(ingest_us[-1])
-        if loose.rows >= self._options.decode_rows or loose.bytes >= self._options.decode_bytes:
-            self._decode()
-        elif len(loose.slices) >= _LOOSE_SLICES_MAX:
-            self.detach()
 
     def detach(self) -> None:
         """Copy what points into intake row groups, so that these can be freed."""
         if self._loose.own or not self._loose.slices:
             return
         self._loose.slices = [_copied(self._loose.slices)]
-        self._loose.offsets = [np.concatenate(self._loose.offsets)]
-        self._loose.ingest_us = [np.concatenate(self._loose.ingest_us)]
         self._loose.own = True
 
     def relieve(self) -> None:
@@ -173,16 +147,44 @@ class PlanWriter:
             self._file.writer.close_row_group()
 
     def _decode(self) -> None:
-        """Loose records become rows of the open file, some ten thousand at a time: what is in the processor's cache decodes fastest."""
-        loose, self._loose = self._loose, _Loose([], [], [])
-        if loose.rows == 0:
+        """Loose segments become rows of the open file, and of a new one behind each boundary of the table's partitioning."""
+        loose, self._loose = self._loose, _Loose([], [])
+        if not loose.segments:
             return
+        lines = [(segment.base, segment.rows, segment.raw_bytes, segment.floor_us) for segment in loose.segments]
+        bases, rows, raw_bytes, floors_us = np.array(lines, np.int64).T
+        records = _joined(loose.slices)
+        firsts = np.cumsum(rows) - rows
+        offsets = np.repeat(bases - firsts, rows) + np.arange(loose.rows)
+        accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
+        accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
+        ingest_us = np.maximum.accumulate(accept_us)  # a floor is never below what was reached before it
+        # The first and the last segment may reach beyond the plan.
+        start, stop = np.searchsorted(offsets, (self.plan.base, self.plan.end)).tolist()
+        taken = 0
+        for value, end in self._runs(ingest_us, start, stop):
+            base, last = int(offsets[start]), int(offsets[end - 1])
+            if self._file is not None and self._file.value != value:
+                self._store_file(base)
+                if self._conflict is not None:
+                    return
+            file = self._file or self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[start]))
+            run = slice(start, end)
+            self._write(placed(offsets[run], records.slice(start, end - start), ingest_us[run]), loose.bytes // loose.rows)
+            # Of a segment that is in part in the plan or in the file, in proportion to its rows.
+            inside = np.clip(np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None)
+            reached = int((raw_bytes * inside // rows).sum())
+            file.raw_bytes += reached - taken
+            start, taken = end, reached
+
+    def _write(self, records: pa.RecordBatch, record_bytes: int) -> None:
+        """Decode records of the open file, some ten thousand at a time: what is in the processor's cache decodes fastest."""
         assert self._file is not None
-        records = placed(np.concatenate(loose.offsets), _joined(loose.slices), np.concatenate(loose.ingest_us))
+        self._file.ingest_max_us = records.column("ingest_timestamp")[-1].value
         self._file.digest.update(records)
-        step = max(1, min(self._options.decode_rows, loose.rows * self._options.decode_bytes // max(1, loose.bytes)))
+        step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
         writer = self._file.writer
-        for start in range(0, loose.rows, step):
+        for start in range(0, records.num_rows, step):
             rows = self._rows.build(self.plan.partition, records.slice(start, step))
             count_errors(rows, self._file.decode_errors)
             self._check_judged(rows)
@@ -203,14 +205,14 @@ class PlanWriter:
                 "could not be; it is tried again with the next look"
             )
 
-    def _open_file(self, value: int, base: int, ingest_us: int) -> None:
+    def _open_file(self, value: int, base: int, ingest_us: int) -> _OpenFile:
         writer = ArchiveWriter(self._objects.spool_dir(), self._rows.columns, self._options.zstd_level)
         self._file = _OpenFile(value, base, ingest_us, writer)
         self._begun = True
+        return self._file
 
-    def _close_file(self, end: int) -> None:
+    def _store_file(self, end: int) -> None:
         """Finish and store the open file, which reaches to offset `end`; a conflict is remembered and ends the plan."""
-        self._decode()
         file = self._file
         if file is None:
             return
@@ -269,7 +271,8 @@ class PlanWriter:
             raise Halt(
                 f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at {self._next}"
             )
-        self._close_file(self.plan.end)
+        self._decode()
+        self._store_file(self.plan.end)
         return self._conflict or tuple(self._stored)
 
     @property
@@ -279,7 +282,7 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Forget everything and remove the spool file; files stored already stay."""
-        self._loose = _Loose([], [], [])
+        self._loose = _Loose([], [])
         if self._file is not None:
             self._file.writer.discard()
             self._file = None

@@ -380,7 +380,7 @@ class ArchiveRun:
             return {}
         parts = self._parts
         bundles = bundle(plans, cores, parts.settings.spark.task_bytes, parts.options.open_writers_max)
-        topics = {work.state.topic_id: self._refine_topic(work, plans) for work in works}
+        topics = {work.state.topic_id: self._refine_topic(work) for work in works}
         rows = sum(plan.rows for plan in plans)
         parts.progress(
             f"refining {counted(rows, 'record')} of {counted(len({plan.topic_id for plan in plans}), 'topic')}: "
@@ -389,9 +389,9 @@ class ArchiveRun:
         job = RefineJob(parts.cluster_id, StorePlace.of(parts.settings.data), parts.leader.fold.epoch, topics, bundles, parts.options)
         return {result.plan_key: result for result in parts.refine(job)}
 
-    def _refine_topic(self, work: TopicWork, plans: Sequence[Plan]) -> RefineTopic:
+    def _refine_topic(self, work: TopicWork) -> RefineTopic:
         topic_id = work.state.topic_id
-        judged_to = self._ids.judged_to(topic_id, {plan.partition for plan in plans if plan.topic_id == topic_id})
+        judged_to = self._ids.judged_to(topic_id, range(work.state.partitions))
         return RefineTopic(topic_id, work.name, work.schema, work.granularity, work.spec.spec_id, judged_to=judged_to)
 
     def _chain(self, plans: Sequence[Plan], results: dict[PlanKey, PlanResult]) -> dict[TopicId, list[Written]]:

@@ -54,14 +54,15 @@ def test_offsets_are_dense_and_records_whole(intake: Intake) -> None:
         assert file.archive.raw_bytes == 12 * 6
 
 
-def test_ingest_time_is_the_running_maximum_over_files_and_ticks(intake: Intake) -> None:
+@pytest.mark.parametrize("decode_rows", [1, 100])
+def test_ingest_time_is_the_running_maximum_over_files_and_ticks(intake: Intake, decode_rows: int) -> None:
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW + 5), Row(NOW + 3), Row(NOW + 9)]})
     intake.file({(topic, 0): [Row(NOW + 1), Row(NOW + 10)]})  # a clock that was set back
     intake.tick(NOW + 100)
     intake.file({(topic, 0): [Row(NOW + 50), Row(NOW + 101)]})
     expected = [NOW + n for n in (5, 5, 9, 9, 10, 100, 101)]
-    (whole,) = refine(intake, intake.plans(topic))
+    (whole,) = refine(intake, intake.plans(topic), options=RefineOptions(decode_rows=decode_rows))
     assert kafka(table_of(intake, whole), "ingest_timestamp") == expected
     assert (whole.files[0].archive.ingest_min_us, whole.files[0].archive.ingest_max_us) == (NOW + 5, NOW + 101)
     parts = refine(intake, intake.plans(topic, max_bytes=1, epoch=2))
@@ -94,8 +95,12 @@ def test_cut_at_the_boundary_of_the_tables_partition(
     topic = intake.topic("raw")
     for first in range(0, len(times), per_file):
         intake.file({(topic, 0): [Row(time) for time in times[first : first + per_file]]})
-    (result,) = refine(intake, intake.plans(topic), granularity=granularity)
+    (plan,) = intake.plans(topic)
+    (result,) = refine(intake, [plan], granularity=granularity)
     assert [(one.archive.base, one.archive.end) for one in result.files] == ranges
+    assert sum(one.archive.raw_bytes for one in result.files) == plan.raw_bytes > 0
+    each = [one.archive.raw_bytes / (end - base) for one, (base, end) in zip(result.files, ranges, strict=True)]
+    assert max(each) - min(each) <= 1, "bytes are shared out by records, for these are of one size"
     for one, path in zip(result.files, paths, strict=True):
         key = parse_archive_key(one.archive.key)
         assert key is not None
@@ -289,4 +294,20 @@ def test_a_plan_that_begins_and_ends_inside_segments(intake: Intake) -> None:
     table = table_of(intake, result)
     assert kafka(table, "offset") == [1, 2, 3, 4]
     assert kafka(table, "ingest_timestamp") == [NOW + 9, NOW + 9, NOW + 9, NOW + 20]
+    (file,) = result.files
+    assert (file.archive.ingest_min_us, file.archive.ingest_max_us) == (NOW + 9, NOW + 20)
+    assert file.archive.raw_bytes == sum(segment.raw_bytes * 2 // 3 for segment in plan.segments)
     assert [row["__raw__"] for row in rows_of(table["value"])] == [b"1", b"2", b"3", b"4"]
+
+
+def test_gaps_before_the_first_record_and_behind_the_last_belong_to_its_file(intake: Intake) -> None:
+    topic: TopicId = intake.topic("raw")
+    for records, commit in ((2, False), (3, True), (1, False)):
+        producer = intake.producer("sender")
+        intake.file({(topic, 0): [Row(NOW, b"%d" % number) for number in range(records)]}, producer=producer)
+        intake.end(producer, commit=commit)
+    (plan,) = intake.plans(topic)
+    (result,) = refine(intake, [plan])
+    (file,) = result.files
+    assert (file.archive.base, file.archive.end, file.archive.rows) == (0, plan.end, 3)
+    assert kafka(table_of(intake, result), "offset") == [2, 3, 4]

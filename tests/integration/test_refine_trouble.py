@@ -69,6 +69,7 @@ def test_another_archive_under_our_key_is_a_conflict(intake: Intake, store: Loca
     assert (found.error, found.files) == ("conflict", ())
     assert found.why is not None and key in found.why
     assert store.read(key) == data
+    assert [info.key for info in store.list("archive/")] == [key], "nothing is stored behind it"
 
 
 def test_a_missing_intake_file_fails_only_the_plans_that_need_it(intake: Intake, store: LocalObjectStore) -> None:
