@@ -1,7 +1,8 @@
 """Reads the shelves: the segments and gaps of one partition, of all spans that were taken out of the log.
 
-Promises to read no more than the footers of some shelves and the rows of the partitions that are asked for, and to keep no more than
-`cache_bytes` of it. A shelf that is missing, short or altered is an error that names it. Thread-safe.
+Promises to read no more than the footers of some shelves and the row groups that hold the partitions asked for, and to keep no more than
+`rows_bytes` of these and `cache_bytes` of what else was read. A shelf that is missing, short or altered is an error that names it.
+Thread-safe.
 
 A process that sleeps while others make checkpoints may hold a list of shelves that were replaced and deleted since: then the newest list is
 asked for, once, which holds the same offsets in other files.
@@ -43,8 +44,8 @@ from intake.shelf import (
 CACHE_BYTES = 64 * 2**20
 """A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds them."""
 ROWS_BYTES = 64 * 2**20
-"""Row groups that are kept, as numbers: a million segments. With many partitions a row group holds those of hundreds, and a round asks for
-one after the other."""
+"""Row groups that are kept, as numbers: a million segments. Of thousands of partitions a row group holds those of dozens, and a round
+asks for one after the other."""
 PARTS_MAX = 20_000
 """Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4 KB each."""
 _FOOTER_GUESS_BYTES = 128 * 1024
@@ -98,10 +99,10 @@ class Shelves:
         """The shelves of a newer checkpoint."""
         with self._lock:
             self._refs = tuple(refs)
-            left = set(self._refs)
-            for known in [ref for ref in self._cache if ref not in left]:
-                del self._cache[known]
-            for group in [group for group in self._groups if group[0] not in left]:
+            known = set(self._refs)
+            for ref in [ref for ref in self._cache if ref not in known]:
+                del self._cache[ref]
+            for group in [group for group in self._groups if group[0] not in known]:
                 del self._groups[group]
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
@@ -234,18 +235,16 @@ class Shelves:
     def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
         index = self._opened(ref).index
         numbers = groups_of(index.partitions[tp])
-        if any((ref, number) not in self._groups for number in numbers):
+        groups = {number: group for number in numbers if (group := self._groups.pop((ref, number), None)) is not None}
+        if missing := [number for number in numbers if number not in groups]:
             with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
-                for number in numbers:
-                    if (ref, number) not in self._groups:
-                        self._groups[ref, number] = read_group(ref, index, source, number)
-        groups = [self._groups.pop((ref, number)) for number in numbers]
-        found = rows_of(ref, index, tp, groups)
+                groups.update((number, read_group(ref, index, source, number)) for number in missing)
+        found = rows_of(ref, index, tp, [groups[number] for number in numbers])
         # Only now: what turned out to be damaged is read again, for it may be restored meanwhile.
-        self._groups.update(((ref, number), group) for number, group in zip(numbers, groups, strict=True))
-        left = sum(group.nbytes for group in self._groups.values())
-        while left > self._rows_bytes:
-            left -= self._groups.popitem(last=False)[1].nbytes
+        self._groups.update(((ref, number), group) for number, group in groups.items())
+        total = sum(group.nbytes for group in self._groups.values())
+        while total > self._rows_bytes:
+            total -= self._groups.popitem(last=False)[1].nbytes
         return found
 
     def _files(self, ref: ShelfRef) -> Mapping[int, FileRef]:

@@ -4,7 +4,8 @@ Pure but for reading a footer's values. Owns the translation of Parquet statisti
 bytes truncated to 16 as Iceberg does by default. Promises that a lower bound is never above and an upper bound never below a value of the
 file: where that cannot be told, the bound is left out. Must never guess.
 
-Columns are named by the field ids in the file itself, so a file met in the store (written under an older schema) is described rightly.
+Columns are named by the field ids of the schema that the file was written with, and a footer must have just these columns: so a file met in
+the store (written under an older schema) is described by its own.
 """
 
 from __future__ import annotations

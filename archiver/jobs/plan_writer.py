@@ -90,7 +90,7 @@ class PlanWriter:
         return self._loose.bytes + (self._file.writer.pending_bytes if self._file is not None else 0)
 
     def add(self, segment: SegmentRef, records: pa.RecordBatch) -> None:
-        """Take a whole segment; rows outside of the plan only carry the running maximum.
+        """Take a whole segment; rows outside of the plan count for the running maximum only.
 
         Raises `Corrupted` if the segment does not follow the last one or has other rows than the log says, and whatever storing a file
         raises that this segment completes.
@@ -166,8 +166,8 @@ class PlanWriter:
             base, last = int(offsets[start]), int(offsets[end - 1])
             if self._file is not None and self._file.value != value:
                 self._store_file(base)
-                if self._conflict is not None:
-                    return
+            if self._conflict is not None:
+                return
             file = self._file or self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[start]))
             run = slice(start, end)
             self._write(placed(offsets[run], records.slice(start, end - start), ingest_us[run]), loose.bytes // loose.rows)

@@ -72,6 +72,17 @@ def test_another_archive_under_our_key_is_a_conflict(intake: Intake, store: Loca
     assert [info.key for info in store.list("archive/")] == [key], "nothing is stored behind it"
 
 
+def test_nothing_is_stored_behind_a_conflict_that_comes_up_when_memory_is_short(intake: Intake, store: LocalObjectStore) -> None:
+    topic = intake.topic("raw")
+    for times in ([NOW], [NOW + DAY], [NOW + 2 * DAY, NOW + 3 * DAY]):
+        intake.file({(topic, 0): [Row(time) for time in times]})
+    key = archive_key(topic, 0, "day", 20_000, 0, 1, 1)
+    store.create(key, b"x" * 100)
+    (found,) = refine(intake, intake.plans(topic), options=RefineOptions(buffer_bytes=1, decode_rows=2))
+    assert (found.error, found.files) == ("conflict", ())
+    assert [info.key for info in store.list("archive/")] == [key]
+
+
 def test_a_missing_intake_file_fails_only_the_plans_that_need_it(intake: Intake, store: LocalObjectStore) -> None:
     topic = intake.topic("raw", 3)
     intake.file({(topic, 0): [Row(NOW)], (topic, 1): [Row(NOW)]})
