@@ -115,7 +115,7 @@ class Shelves:
                 segments, size = self._segments(ref, place, tp, start, end, None if bytes_max is None else bytes_max - total)
                 found += segments
                 total += size
-                if bytes_max is not None and total >= bytes_max:
+                if found and bytes_max is not None and total >= bytes_max:
                     break
             return found
 

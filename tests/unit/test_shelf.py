@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from archiver.errors import Corrupted
@@ -80,6 +80,7 @@ def plain(rig: Rig, files: int = 60, partitions: int = 7) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@example(seed=1930165, spans=[17, 10], bytes_max=0, cache_bytes=0)  # the first shelf that is looked at has nothing of the range
 @given(st.integers(0, 2**32), st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 5_000), st.sampled_from([0, 1 << 30]))
 def test_the_view_is_that_of_a_fold_that_was_never_cut(
     tmp_path_factory: pytest.TempPathFactory, seed: int, spans: list[int], bytes_max: int, cache_bytes: int
