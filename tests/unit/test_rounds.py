@@ -1,31 +1,27 @@
-"""Which partitions a round takes, how far a table may say it is complete, and when a path needs a new epoch."""
+"""Which partitions a round takes, and how far a table may say it is complete."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.errors import Corrupted, NotFound, RetryLater
 from archiver.ids import TopicId, TopicPartition
-from archiver.jobs.plan import Plan
-from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, paths_used, valid_through_us
+from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, valid_through_us
 from archiver.jobs.topic_setup import TopicWork
-from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.views import KilledFile, TopicLedger
-from archiver.objects.paths import archive_key
+from archiver.ledger.views import TopicLedger
 from archiver.settings import ArchiveSettings
 from intake.backlog import Backlog, BacklogSummary, summed
 from intake.fold import IntakeFold, TopicState
 from intake.segments import SegmentRef
 from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
-from tests.support.segments import segment
 from tests.support.transaction_entries import TransactionEntries
 from tests.support.unread_shelves import UnreadShelves
 
@@ -116,18 +112,52 @@ def test_scope_and_skipped_partitions() -> None:
     assert not skipped.halted
 
 
-def test_who_waits_longest_goes_first() -> None:
+def test_who_waits_longest_goes_first_and_its_topic_with_it() -> None:
     backlog = Logs()
-    backlog.file(Run(ONE, 0, accept_max_us=30), Run(ONE, 1, accept_max_us=10), Run(ONE, 2, accept_max_us=50))
-    backlog.file(Run(TWO, 0, accept_max_us=40), Run(TWO, 1, accept_max_us=20))
-    order = [("one", 1), ("two", 1), ("one", 0), ("two", 0), ("one", 2)]
+    backlog.file(Run(ONE, 0, accept_max_us=30), Run(ONE, 1, accept_max_us=20), Run(ONE, 2, accept_max_us=50))
+    backlog.file(Run(TWO, 0, accept_max_us=40), Run(TWO, 1, accept_max_us=10))
+    order = [("two", 1), ("two", 0), ("one", 1), ("one", 0), ("one", 2)]
     assert [(topic, partition) for topic, partition, _, _ in places(backlog.choose())] == order
     one_each = backlog.choose(concurrent_max=1)
-    assert [(topic, partition) for topic, partition, _, _ in places(one_each)] == [("one", 1), ("two", 1)], "the limit is per topic"
+    assert [(topic, partition) for topic, partition, _, _ in places(one_each)] == [("two", 1), ("one", 1)], "the limit is per topic"
     two_each = backlog.choose(concurrent_max=2)
     assert [(topic, partition) for topic, partition, _, _ in places(two_each)] == order[:4]
     little = RoundLimits(memory_bytes=1, round_bytes_max=2**40, everything=True)
     assert len(backlog.choose(little).plans) == 2, "at least one partition of each topic, however small the machine"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([(ONE, 0), (ONE, 1), (ONE, 2), (TWO, 0), (TWO, 1)]), min_size=1, max_size=30), st.integers(1, 900))
+def test_the_oldest_of_all_is_in_every_round(runs: list[TopicPartition], bytes_max: int) -> None:
+    backlog = Logs()
+    for accept_us, (topic_id, partition) in enumerate(runs, 1):
+        backlog.file(Run(topic_id, partition, raw_bytes=100, accept_max_us=accept_us))
+    reached: Counter[TopicPartition] = Counter()
+    limits = RoundLimits(memory_bytes=2**40, round_bytes_max=bytes_max, everything=True)
+    names = {"one": ONE, "two": TWO}
+    while planned := places(backlog.choose(limits, max_bytes=100)):
+        waiting = {
+            tp: backlog.backlog.summary(tp, reached[tp]).first_accept_us for tp in runs if backlog.backlog.stable_offset(tp) > reached[tp]
+        }
+        topic, partition, _, _ = planned[0]
+        assert waiting[names[topic], partition] == min(waiting.values())
+        topics = [plan[0] for plan in planned]
+        assert topics == sorted(topics, key=topics.index), "the plans of a topic stand together"
+        for topic, partition, _, end in planned:
+            reached[names[topic], partition] = end
+        for topic_id in (ONE, TWO):
+            backlog.archived(topic_id, **{f"p{number}": end for (of, number), end in reached.items() if of == topic_id})
+
+
+def test_a_topic_with_gaps_is_no_older_for_them() -> None:
+    logs = Logs()
+    logs.file(Run(ONE, 0, raw_bytes=100, accept_max_us=20))
+    logs.file(Run(TWO, 0, raw_bytes=100, accept_max_us=30))
+    aborting = TransactionEntries(logs.intake, "aborting")
+    aborting.send(Run(TWO, 1, rows=4, accept_max_us=10))
+    aborting.end(commit=False)
+    limits = RoundLimits(memory_bytes=2**40, round_bytes_max=100, everything=True)
+    assert places(logs.choose(limits)) == [("one", 0, 0, 1), ("two", 1, 0, 4)]
 
 
 def test_the_age_that_counts_is_that_of_what_is_not_archived() -> None:
@@ -391,53 +421,6 @@ def test_a_backlog_holds_the_time_back_only_as_far_as_it_is_old() -> None:
     assert model.through_us({0: 3, 1: 1}, 40) == 40
     assert model.through_us({0: 2, 1: 1}, 40) == 20
     assert model.through_us({0: 0, 1: 1}, 40) == 0
-
-
-# paths
-
-
-def plan_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> Plan:
-    return Plan(ONE, "one", partition, base, end, epoch, (segment(base, end - base),), end - base, 1)
-
-
-def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
-    return archive_key(ONE, partition, "day", 20_000, base, end, epoch)
-
-
-@pytest.mark.parametrize(
-    ("key", "plan", "expected"),
-    [
-        (key_of(0, 5), plan_of(0, 5), True),
-        (key_of(0, 5), plan_of(4, 9), True),
-        (key_of(5, 9), plan_of(0, 5), True),  # planned again from the start after a rollback: a later cut may be met
-        (key_of(0, 5), plan_of(5, 9), False),
-        (key_of(0, 5, partition=1), plan_of(0, 5), False),
-        (key_of(0, 5, epoch=EPOCH - 1), plan_of(0, 5), False),
-        ("no/archive.parquet", plan_of(0, 5), False),
-        ("", plan_of(0, 5), False),
-    ],
-)
-@pytest.mark.parametrize("where", ["epoch_keys", "killed"])
-def test_path_used(where: str, key: str, plan: Plan, expected: bool) -> None:
-    fold = LedgerFold()
-    ledger = fold.topics.setdefault(ONE, TopicLedger(ONE))
-    if where == "killed":
-        ledger.killed[key] = KilledFile(ArchiveFile(key, 1, b"", b"", 0, 0, 5, EPOCH, 1, 5, 5, 0, 0), "because", 3)
-    else:
-        ledger.epoch_keys.add(key)
-    assert paths_used(fold, [plan]) is expected
-    assert paths_used(fold, [plan_of(7, 9, partition=5), plan]) is expected
-
-
-def test_gaps_alone_have_no_path() -> None:
-    fold = LedgerFold()
-    fold.topics.setdefault(ONE, TopicLedger(ONE)).epoch_keys.add(key_of(0, 5))
-    assert paths_used(fold, [plan_of(0, 5)])
-    assert not paths_used(fold, [replace(plan_of(0, 5), segments=(), rows=0, gaps=((0, 5),))])
-
-
-def test_no_path_is_used_in_an_empty_ledger() -> None:
-    assert not paths_used(LedgerFold(), [plan_of(0, 5)])
 
 
 # shelves that cannot be read
