@@ -57,7 +57,7 @@ from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
 from archiver.web.server import WebServer
 from intake.sources.files import FilesState
-from intake.sources.mirror import MirrorState
+from intake.sources.mirror_state import MirrorState
 
 _log = logging.getLogger(__name__)
 

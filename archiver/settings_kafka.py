@@ -175,7 +175,8 @@ class KafkaSourceSettings(Group):
     """What librdkafka is told besides, for example `security.protocol`, `sasl.mechanisms`, `sasl.username`, `ssl.ca.location`. Passwords
     and keys are `{env: NAME}` or `{file: PATH}`. What exactness or memory depends on cannot be set."""
     discover_interval: Annotated[Duration, Field(ge=0.05, le=3600)] = 30.0
-    """Time between two looks at which topics and partitions there are, and between two tries after an error."""
+    """Time between two looks at which topics and partitions there are, and between two tries after an error. While a partition has no
+    leader the looks after the first are sooner: after 1, 2, 4, … seconds, until it is this."""
     request_timeout: Annotated[Duration, Field(ge=1, le=300)] = 30.0
     """How long a question to the cluster may take."""
     queue_bytes_max: Annotated[Size, Field(ge=2**20, le=2**31)] = 32 * 2**20

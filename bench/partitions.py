@@ -134,7 +134,7 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
         {
             "at_s": round(one.at_s),
             "rounds": round(one.rounds - earlier.rounds),
-            **{step: round((one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 3) for step in ROUND_STEPS},
+            **{step: round((one.steps[step] - earlier.steps[step]) / max(1.0, one.rounds - earlier.rounds), 6) for step in ROUND_STEPS},
         }
         for earlier, one in zip(looks, [*looks[1:], after], strict=True)
         if one.rounds > earlier.rounds

@@ -16,7 +16,7 @@ from archiver.status.reasons import CAUSES, Cause
 from archiver.status.standing import PartitionStanding, Standing, TopicStanding
 from archiver.wording import counted, moment
 from intake.sources.files import FilesState
-from intake.sources.mirror import MirrorState
+from intake.sources.mirror_state import MirrorState
 from reconcile.findings import IDS, anchor
 
 Severity = Literal["act", "watch", "note"]

@@ -26,7 +26,7 @@ from intake.backlog import Backlog
 from intake.record_json import format_time
 from intake.sequencer import Sequencer
 from intake.sources.files import FilesState
-from intake.sources.mirror import MirrorState
+from intake.sources.mirror_state import MirrorState
 from reconcile.pin import Pin, metrics_of
 
 ENDS = "after its time a running writer or the next `archiver archive` aborts it, and opening its transactional id again does so at once"

@@ -27,7 +27,7 @@ from archiver.status.standing import Standing
 from archiver.web.page_topics import chosen_topics
 from archiver.wording import counted, in_sight, moment
 from intake.sources.files import FilesState
-from intake.sources.mirror import MirrorState
+from intake.sources.mirror_state import MirrorState
 from reconcile.pin import Pin
 
 REFRESHES_S = (5, 30, 300)

@@ -29,13 +29,15 @@ from intake.sequencer import Sequencer
 from intake.sources.mirror_beginnings import FOLLOWED, begin, has_begun
 from intake.sources.mirror_findings import GoOn, MirrorFinding, fits, identity_of, judge_partition, judge_topic
 from intake.sources.mirror_piece import Cursor, MirrorPiece
+from intake.sources.mirror_state import MirrorState
 from intake.sources.upstream import Place, Polled, Upstream, UpstreamTopic
 
 POLL_RECORDS_MAX = 10_000
 POLL_WAIT_S = 0.1
 """How long one poll waits for records: it bounds how long stopping takes."""
 LOOK_AGAIN_S = 1.0
-"""After so long the cluster is looked at again when a partition stopped for a reason that a look finds."""
+"""After so long the cluster is looked at again when a partition stopped for a reason that a look finds, or is found without offsets (then
+after twice as long each time)."""
 CATCHING_UP = 5
 """While polls come back full the source is behind, and a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
 STATE_EVERY_S = 1.0
@@ -95,31 +97,6 @@ class PieceSettings(Protocol):
         """Weight of the largest record."""
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorState:
-    """One source, as of a moment ago."""
-
-    name: str
-    topics: int = 0
-    """That are mirrored now."""
-    partitions: int = 0
-    """That are read now."""
-    behind: int | None = None
-    """Offsets that are in the cluster and not taken in, of the partitions that are read; None before the first look."""
-    looked_us: int | None = None
-    """When the cluster was last asked what there is; None: not yet."""
-    findings: tuple[MirrorFinding, ...] = ()
-    """The first of them, by topic and partition."""
-    stopped: int = 0
-    """All of them: topics and partitions that are not read on."""
-    trouble: str | None = None
-    """Why nothing at all is taken in now; None if nothing is wrong but with single topics."""
-    records: int = 0
-    """Taken in since the start of this process."""
-    bytes: int = 0
-    """Raw bytes of those records."""
-
-
 @dataclass(slots=True)
 class _Look:
     """What one look at the cluster found, on its way to what is read."""
@@ -163,6 +140,7 @@ class Mirror:
         self._piece_since_s = 0.0
         self._is_behind = False
         self._look_at_s: float | None = None
+        self._again_s = LOOK_AGAIN_S
         self._told_s = 0.0
         self.state = MirrorState(settings.name)
         """What is known of it."""
@@ -224,8 +202,18 @@ class Mirror:
         self._add_missing(described, look)
         self._judge(upstream, topics, found, look)
         self._adopt(upstream, look)
-        self._look_at_s = self._clock.monotonic_s() + self._settings.discover_interval
+        self._look_at_s = self._clock.monotonic_s() + self._wait_s(look)
         self.state = replace(self.state, topics=len({place[0] for place in self._cursors}), looked_us=self._clock.now_us(), trouble=None)
+
+    def _wait_s(self, look: _Look) -> float:
+        """Time until the next look. A leader that is being elected is soon there; one that stays away must not cost a look each second."""
+        interval_s = self._settings.discover_interval
+        if all(one.why != NOT_TOLD for one in look.findings.values()):
+            self._again_s = LOOK_AGAIN_S
+            return interval_s
+        wait_s = min(self._again_s, interval_s)
+        self._again_s = 2 * wait_s
+        return wait_s
 
     def _topics(self, found: Mapping[str, UpstreamTopic], look: _Look) -> dict[str, TopicState]:
         """Our topics of those names, declared and grown; those that cannot be mirrors are findings."""

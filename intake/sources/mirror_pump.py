@@ -18,7 +18,8 @@ from archiver.objects.store import ObjectStore
 from intake.accept_clock import AcceptClock
 from intake.publisher import FlushPublisher
 from intake.sequencer import Sequencer
-from intake.sources.mirror import Mirror, MirrorSettings, MirrorState, PieceSettings
+from intake.sources.mirror import Mirror, MirrorSettings, PieceSettings
+from intake.sources.mirror_state import MirrorState
 from intake.sources.upstream import Upstream
 
 RETRY_FIRST_S = 0.2

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from archiver.clock import SystemClock
 from archiver.java import require_java
 from archiver.settings_kafka import KafkaSourceSettings
 from intake.sources.kafka_client import KafkaClient
@@ -34,6 +35,18 @@ def site(server: KafkaServer) -> Site:
 @pytest.fixture
 def topic(server: KafkaServer) -> str:
     return server.new_name()
+
+
+class Ahead(SystemClock):
+    """The machine's clocks, moved on by the test: what waits for hours is due at once, and nothing is before."""
+
+    ahead_s = 0.0
+
+    def now_us(self) -> int:
+        return super().now_us() + round(self.ahead_s * 1e6)
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.ahead_s
 
 
 def has_in_hand(mirror: Mirroring, rows: int) -> bool:
@@ -197,9 +210,39 @@ class Mute(KafkaClient):
     """A cluster that does not tell the offsets of one partition."""
 
     of: Place | None = None
+    looks = 0
+
+    def topics(self) -> list[str]:
+        self.looks += 1
+        return super().topics()
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         return {place: one for place, one in super().bounds(places).items() if place != self.of}
+
+
+def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(site: Site, cluster: Cluster, topic: str) -> None:
+    cluster.create(topic, 2)
+    site.clock = clock = Ahead()
+    mute: Mute
+    mirror = site.process(topic, discover_interval=3600, connect=lambda: mute)
+    mute = Mute(mirror.settings)
+    mute.of = (topic, 1)
+    mirror.until(lambda: mirror.kinds == [(f"{topic}:1", "unreadable")], "the finding")
+    before = mute.looks
+    for _ in range(60):
+        clock.ahead_s += 60
+        mirror.step()
+    assert 5 <= mute.looks - before <= 13, "after 1, 2, 4, … seconds: a dozen looks in the first hour, not one each second"
+    mute.of = None
+    clock.ahead_s += 3600
+    mirror.until(lambda: mirror.state.partitions == 2, "a look")
+    mute.of = (topic, 1)  # an election, while it is read
+    clock.ahead_s += 3600
+    mirror.until(lambda: mirror.state.partitions == 1, "a look")
+    mute.of = None
+    clock.ahead_s += 1
+    mirror.until(lambda: mirror.state.partitions == 2, "the next, a second later")
+    mirror.close()
 
 
 def test_from_is_followed_for_a_partition_that_was_there_and_told_nothing(site: Site, cluster: Cluster, topic: str) -> None:
@@ -359,7 +402,8 @@ def test_a_finding_ends_with_the_topic_it_is_about(site: Site, cluster: Cluster,
 def test_two_that_mirror_the_same_land_everything_once(site: Site, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     cluster.create(topic, 3)
-    pair = [site.process(topic, delay_max=0.5, discover_interval=3600) for _ in range(2)]
+    site.clock = clock = Ahead()
+    pair = [site.process(topic, delay_max=300, discover_interval=3600) for _ in range(2)]
     for mirror in pair:
         mirror.step()
     for number in range(6):
@@ -367,7 +411,7 @@ def test_two_that_mirror_the_same_land_everything_once(site: Site, cluster: Clus
         cluster.send(topic, [one for partition in range(3) for one in numbered(50 * number, 50, partition)])
         for mirror in pair:  # both have read it before either takes it in
             mirror.until(partial(has_in_hand, mirror, 150), "the records of a round")
-        time.sleep(0.5)
+        clock.ahead_s += 301
         first.step()
         second.step()
     for mirror in pair:

@@ -35,7 +35,8 @@ from intake.publisher import FlushPublisher
 from intake.reader import IntakeReader
 from intake.sequencer import Sequencer
 from intake.sources.kafka_client import KafkaClient
-from intake.sources.mirror import Mirror, MirrorState
+from intake.sources.mirror import Mirror
+from intake.sources.mirror_state import MirrorState
 from intake.sources.upstream import Upstream
 from tests.support.faulty_log import FaultyLog
 from tests.support.faulty_objects import FaultyObjectStore
