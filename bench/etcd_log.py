@@ -53,6 +53,8 @@ from tests.support.etcd_stores import etcd_store
 
 SEEN_PATIENCE_S = 30.0
 ROUND_PARTITIONS = 3
+WRITTEN_EVERY_S = 0.5
+WRITTEN_LOOKS = 20
 
 
 def timed_blocks(contenders: dict[str, Callable[[int], None]], count: int) -> dict[str, list[float]]:
@@ -188,7 +190,7 @@ def sizes(etcd: Etcd, folder: Path, count: int) -> dict[str, Any]:
         first = log.tail()
         for number, data in enumerate(half):
             assert log.append(first + number, data) is Appended.OK
-        grown = file_bytes(etcd) - before
+        grown = written_bytes(etcd) - before
         after = tidy(etcd)
         steps += [grown, after - before]
         before = after
@@ -207,6 +209,17 @@ def tidy(etcd: Etcd) -> int:
         command = [str(required(CONTROL)), "--endpoints", etcd.address, *asked]
         subprocess.run(command, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, timeout=60, check=True)
     return file_bytes(etcd)
+
+
+def written_bytes(etcd: Etcd) -> int:
+    """What the file has when all that etcd took is in it: it writes what it took every 100 ms, so at first the last appends are missing."""
+    found = file_bytes(etcd)
+    for _ in range(WRITTEN_LOOKS):
+        time.sleep(WRITTEN_EVERY_S)
+        before, found = found, file_bytes(etcd)
+        if found == before:
+            return found
+    raise TimeoutError(f"etcd's file grew for {WRITTEN_LOOKS * WRITTEN_EVERY_S:g} s after the last append")
 
 
 def file_bytes(etcd: Etcd) -> int:

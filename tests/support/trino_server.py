@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Self
 
 import requests
 from trino.dbapi import Connection
-from trino.exceptions import Error as TrinoError
+from trino.exceptions import TrinoQueryError
 
 from tests.support.maven import jars
 from tests.support.processes import until
@@ -156,15 +157,26 @@ class TrinoServer:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text(errors="replace")[-3000:]
         try:
-            if requests.get(f"{self.uri}/v1/info", timeout=10).json()["starting"]:
-                return False
-            self.sql("SELECT count(*) FROM UNNEST(sequence(1, 10))")  # it may have started and know of no node yet, not even itself
-        except (requests.RequestException, TrinoError):
+            return not requests.get(f"{self.uri}/v1/info", timeout=10).json()["starting"]
+        except requests.RequestException:
             return False
-        return True
 
     def sql(self, statement: str) -> Sequence[Sequence[Any]]:
-        """The rows of one statement."""
+        """The rows of one statement.
+
+        A server tells whether it is ready, and a node that it is there, before it says which catalogs it has; until then a statement that
+        reads tables of one ends, with nothing done, for want of nodes. So that is asked again.
+        """
+        given_up = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return self._sql(statement)
+            except TrinoQueryError as error:
+                if error.error_name != "NO_NODES_AVAILABLE" or time.monotonic() > given_up:
+                    raise
+            time.sleep(0.5)
+
+    def _sql(self, statement: str) -> Sequence[Sequence[Any]]:
         with Connection(host=self.uri, user=USER, request_timeout=STATEMENT_TIMEOUT_S, timezone="UTC") as connection:
             cursor = connection.cursor()
             cursor.execute(statement)
