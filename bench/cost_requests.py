@@ -25,7 +25,7 @@ from archiver.objects.place import S3Options
 from archiver.settings_groups import IntakeSettings, SparkSettings
 from archiver.settings_topics import ArchiveSettings
 from intake.backlog import BacklogSummary
-from intake.segments import FileRef, SegmentRef
+from intake.segments import FileRef, SegmentRef, Segments
 
 GIB = 1024**3
 ROUNDS = 24
@@ -92,7 +92,9 @@ class _Stream:
             start, size = self._reached[partition], self._sizes[partition]
             if planned.room(limits) and self._due(start, size):
                 waiting = self._segments[partition][start:]
-                planned.take(plan_partition((_TOPIC, partition), "t", waiting, start, self.files, 1, self._archive.max_bytes), limits)
+                planned.take(
+                    plan_partition((_TOPIC, partition), "t", Segments.of(waiting), start, self.files, 1, self._archive.max_bytes), limits
+                )
                 self._reached[partition] = planned.plans[-1].end
         return planned.plans
 

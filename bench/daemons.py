@@ -150,11 +150,17 @@ class Memory(Sampler):
         self.samples.append((time.monotonic(), sample))
 
     def told(self) -> dict[str, Any]:
-        """By part: most, at the end, and the slope over the second half (median of the slopes of all pairs), which a leak has."""
-        half = self.samples[len(self.samples) // 2 :]
+        """By part: most, most in each minute, at the end, and the slope over the second half (median of the slopes of all pairs), which a
+        leak has. Where rounds come in waves it is the waves that are to be compared.
+        """
+        half, began_s = self.samples[len(self.samples) // 2 :], self.samples[0][0]
+        minutes: dict[int, list[dict[str, float]]] = {}
+        for at_s, sample in self.samples:
+            minutes.setdefault(int((at_s - began_s) // 60), []).append(sample)
         return {
             part: {
                 "max_mb": max(sample[part] for _, sample in self.samples),
+                "max_mb_by_minute": [max(sample[part] for sample in of_minute) for of_minute in minutes.values()],
                 "last_mb": self.samples[-1][1][part],
                 "mb_per_minute_of_second_half": round(60 * theil_sen([(at, sample[part]) for at, sample in half]), 2),
             }

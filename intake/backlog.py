@@ -10,12 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from archiver.ids import TopicId, TopicPartition
 from intake.fold import IntakeFold, TopicState
 from intake.partition_state import END, Gap, merged
-from intake.segments import SegmentRef
+from intake.segments import FileRef, SegmentRef, Segments
 from intake.transactions import OpenTransaction
 
 
@@ -50,7 +51,7 @@ class Waiting:
 class ShelvedSegments(Protocol):
     """The segments and gaps that checkpoints moved out of the log. Every range of offsets [start, end) ends at a shelved offset."""
 
-    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
         """Those that reach beyond `start`, in offset order, until their bytes reach `bytes_max`."""
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
@@ -70,9 +71,9 @@ class NoShelves:
         del log_index
         return None
 
-    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
         del tp, start, end, bytes_max
-        return []
+        return Segments.of(())
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         del tp, start, end
@@ -131,6 +132,7 @@ class Backlog:
         self.fold = fold
         self._shelves = shelves or NoShelves()
         self._counted = {} if counted is None else counted
+        self._files: dict[int, FileRef] = {}
 
     @property
     def topics_by_name(self) -> Mapping[str, TopicState]:
@@ -164,23 +166,22 @@ class Backlog:
         """The transaction at whose first offset the partition's stable offset stands; None if nothing holds it back."""
         return self.fold.blocking(tp)
 
-    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> Segments:
         """The segments that reach beyond offset `start`, in offset order, without those of aborted transactions.
 
         With `bytes_max` the answer ends with the segment with which their raw bytes reach it; the stable offset is not looked at.
         """
         held = self._held(tp)
-        found = self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else []
+        shelved = self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else Segments.of(())
         if bytes_max is None:
-            found.extend(held.beyond(start))
-            return found
-        total = sum(segment.raw_bytes for segment in found)
-        for segment in held.beyond(start):
-            if total >= bytes_max and found:
+            return Segments.joined([shelved, Segments.of(held.beyond(start), self._files)])
+        total, behind = int(shelved.raw_bytes.sum()), list[SegmentRef]()
+        for segment in islice(held.segments, held.first_beyond(start), None):
+            if total >= bytes_max and (shelved or behind):
                 break
-            found.append(segment)
+            behind.append(segment)
             total += segment.raw_bytes
-        return found
+        return Segments.joined([shelved, Segments.of(behind, self._files)])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         """The offsets in [start, end) that belong to aborted transactions; merged, ascending."""

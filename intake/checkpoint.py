@@ -46,6 +46,10 @@ class ShelfRef:
     sha256: bytes
     footer_sha256: bytes
 
+    def __hash__(self) -> int:
+        # What was read of shelves is kept by them, and planning looks there thousands of times: the digest says it all.
+        return hash(self.sha256)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf.message import DecodeError
@@ -32,18 +31,17 @@ from intake.checkpoint import ShelfRef
 from intake.fold import IntakeFold
 from intake.format import footer_sha256
 from intake.partition_state import Gap, merged
-from intake.segments import FileRef, SegmentRef
+from intake.segments import END, LOG_INDEX, NUMBERS, RAW_BYTES, FileRef, Numbers, SegmentRef, Segments
 
 FORMAT = 1
 INDEX_KEY = b"archiver.shelf"
 ROW_GROUP_ROWS = 8192
 """Part of the format. Some 100 KB: little enough for one partition, enough that the footer stays small."""
 
-_NUMBERS = ("base", "end", "log_index", "row_group", "first_row", "raw_bytes", "accept_max_us", "floor_us")
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("topic_id", pa.binary()),
     pa.field("partition", pa.int32()),
-    *(pa.field(name, pa.int64()) for name in _NUMBERS),
+    *(pa.field(name, pa.int64()) for name in NUMBERS),
     pa.field("key", pa.string()),
     pa.field("size", pa.int64()),
     pa.field("footer_sha256", pa.binary()),
@@ -51,10 +49,9 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 """A segment has everything up to `floor_us`; a gap no more than `end`; a file `log_index` and what is behind `floor_us`."""
 
-Rows = npt.NDArray[np.int64]
-"""Rows of a partition: one line for each, its columns `_NUMBERS`; -1 for null."""
+Rows = Numbers
+"""Rows of a partition: a line for each segment and gap, as `intake.segments` has them; -1 for null."""
 _NULL = -1
-_END, _LOG_INDEX, _RAW_BYTES = (_NUMBERS.index(name) for name in ("end", "log_index", "raw_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ def encode(content: Content) -> bytes:
         SCHEMA,
         compression="zstd",
         use_dictionary=["topic_id", "partition"],
-        column_encoding=dict.fromkeys((*_NUMBERS, "size"), "DELTA_BINARY_PACKED"),
+        column_encoding=dict.fromkeys((*NUMBERS, "size"), "DELTA_BINARY_PACKED"),
         write_statistics=["topic_id", "partition"],
         write_page_checksum=True,
         store_schema=False,
@@ -154,9 +151,9 @@ def _rows(shelved: ShelvedPartition) -> Rows:
         for one in shelved.segments
     ]
     if shelved.gaps:
-        lines += [(base, end, *[_NULL] * (len(_NUMBERS) - 2)) for base, end in shelved.gaps]
+        lines += [(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in shelved.gaps]
         lines.sort()
-    return np.array(lines, np.int64).reshape(len(lines), len(_NUMBERS))
+    return np.array(lines, np.int64).reshape(len(lines), len(NUMBERS))
 
 
 def _files_of(content: Content) -> list[FileRef]:
@@ -169,10 +166,10 @@ def _partition_table(rows_of: Mapping[TopicPartition, Rows]) -> pa.Table:
     topic_ids = np.repeat(np.arange(len(rows_of), dtype=np.int32), counts)
     names = pa.array([bytes.fromhex(topic_id) for topic_id, _ in rows_of], pa.binary())
     partitions = np.repeat(np.array([number for _, number in rows_of], np.int32), counts)
-    whole: Rows = np.concatenate([*rows_of.values(), np.zeros((0, len(_NUMBERS)), np.int64)])
-    gap = whole[:, _LOG_INDEX] == _NULL
+    whole: Rows = np.concatenate([*rows_of.values(), np.zeros((0, len(NUMBERS)), np.int64)])
+    gap = whole[:, LOG_INDEX] == _NULL
     columns: list[Any] = [names.take(topic_ids), pa.array(partitions)]
-    columns += [pa.array(whole[:, place], mask=gap if place >= _LOG_INDEX else None) for place in range(len(_NUMBERS))]
+    columns += [pa.array(whole[:, place], mask=gap if place >= LOG_INDEX else None) for place in range(len(NUMBERS))]
     nothing = [pa.nulls(len(whole), item.type) for item in list(SCHEMA)[len(columns) :]]
     return pa.Table.from_arrays([*columns, *nothing], schema=SCHEMA)
 
@@ -271,14 +268,14 @@ def rows_of(shelf: ShelfRef, index: ShelfIndex, tp: TopicPartition, groups: Sequ
     """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that were written."""
     place = index.partitions[tp]
     first = place.first_row % ROW_GROUP_ROWS
-    whole = groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(_NUMBERS)), np.int64), *groups])
+    whole = groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(NUMBERS)), np.int64), *groups])
     return _checked(shelf, tp, place, whole[first : first + place.segments + place.gaps])
 
 
 def _matrix(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
-    table = _table(shelf, index, source, first, count, _NUMBERS)
-    rows: Rows = np.empty((count, len(_NUMBERS)), np.int64)
-    for number, name in enumerate(_NUMBERS):
+    table = _table(shelf, index, source, first, count, NUMBERS)
+    rows: Rows = np.empty((count, len(NUMBERS)), np.int64)
+    for number, name in enumerate(NUMBERS):
         column: Any = table.column(name)
         rows[:, number] = column.fill_null(_NULL).to_numpy()
     return rows
@@ -306,24 +303,21 @@ def read_files(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile) -> lis
 
 def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Rows, int]:
     """The segments among the rows that reach beyond `start` and not beyond `end`, until their bytes reach `bytes_max`; and their bytes."""
-    found = rows[(rows[:, _LOG_INDEX] != _NULL) & (rows[:, _END] > start) & (rows[:, _END] <= end)]
-    reached = np.cumsum(found[:, _RAW_BYTES])
+    found = rows[(rows[:, LOG_INDEX] != _NULL) & (rows[:, END] > start) & (rows[:, END] <= end)]
+    reached = np.cumsum(found[:, RAW_BYTES])
     if bytes_max is not None:
         reached = reached[: int(np.searchsorted(reached, bytes_max)) + 1]
     return found[: len(reached)], int(reached[-1]) if len(reached) else 0
 
 
-def segments_of(rows: Rows, file_of: Mapping[int, FileRef]) -> list[SegmentRef]:
+def segments_of(rows: Rows, file_of: Mapping[int, FileRef]) -> Segments:
     """The segments among the rows; `file_of` finds a file by its place in the log."""
-    return [
-        SegmentRef(file_of[log_index], row_group, first_row, end - base, base, raw_bytes, accept_max_us, floor_us)
-        for base, end, log_index, row_group, first_row, raw_bytes, accept_max_us, floor_us in rows[rows[:, _LOG_INDEX] != _NULL].tolist()
-    ]
+    return Segments(rows[rows[:, LOG_INDEX] != _NULL], file_of)
 
 
 def gaps_of(rows: Rows) -> list[Gap]:
     """The gaps among the rows."""
-    return [(base, end) for base, end in rows[rows[:, _LOG_INDEX] == _NULL][:, :2].tolist()]
+    return [(base, end) for base, end in rows[rows[:, LOG_INDEX] == _NULL][:, :2].tolist()]
 
 
 def decode(shelf: ShelfRef, data: bytes) -> Content:

@@ -21,11 +21,11 @@ from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.objects.store import ObjectStore
-from intake.backlog import EMPTY, BacklogSummary, joined, summed
+from intake.backlog import EMPTY, BacklogSummary, joined
 from intake.checkpoint import ShelfRef
 from intake.format import FOOTER_TAIL_BYTES, footer_length
 from intake.partition_state import Gap
-from intake.segments import FileRef, SegmentRef
+from intake.segments import ACCEPT_MAX_US, FileRef, Segments
 from intake.shelf import (
     PartitionIndex,
     Rows,
@@ -85,6 +85,7 @@ class Shelves:
         self._cache_bytes = cache_bytes
         self._rows_bytes = rows_bytes
         self._groups: OrderedDict[tuple[ShelfRef, int], Rows] = OrderedDict()
+        self._groups_bytes = 0
         self._refs: tuple[ShelfRef, ...] = ()
         self._cache: OrderedDict[ShelfRef, _Opened] = OrderedDict()
         self._parts: OrderedDict[tuple[ShelfRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
@@ -103,21 +104,22 @@ class Shelves:
             for ref in [ref for ref in self._cache if ref not in known]:
                 del self._cache[ref]
             for group in [group for group in self._groups if group[0] not in known]:
-                del self._groups[group]
+                self._groups_bytes -= self._groups.pop(group).nbytes
 
-    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
         """Those that reach beyond `start` and end at or before `end`, in offset order, until their bytes reach `bytes_max`."""
 
-        def collect() -> list[SegmentRef]:
-            found: list[SegmentRef] = []
+        def collect() -> Segments:
+            found: list[Segments] = []
             total = 0
             for ref, place in self._places(tp, start, end):
                 segments, size = self._segments(ref, place, tp, start, end, None if bytes_max is None else bytes_max - total)
-                found += segments
+                if segments:
+                    found.append(segments)
                 total += size
                 if found and bytes_max is not None and total >= bytes_max:
                     break
-            return found
+            return Segments.joined(found)
 
         return self._reading(collect)
 
@@ -214,10 +216,10 @@ class Shelves:
 
     def _segments(
         self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int, bytes_max: int | None = None
-    ) -> tuple[list[SegmentRef], int]:
+    ) -> tuple[Segments, int]:
         """The segments of one shelf, and their bytes."""
         if not place.segments:
-            return [], 0
+            return Segments.of(()), 0
         rows, size = inside(self._rows(ref, tp), start, end, bytes_max)
         return segments_of(rows, self._files(ref)), size
 
@@ -226,7 +228,7 @@ class Shelves:
         key = (ref, tp, start, end)
         found = self._parts.get(key)
         if found is None:
-            found = self._parts[key] = summed(self._segments(ref, place, tp, start, end)[0], start)
+            found = self._parts[key] = _summed(self._segments(ref, place, tp, start, end)[0], start)
             while len(self._parts) > PARTS_MAX:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(key)
@@ -236,15 +238,16 @@ class Shelves:
         index = self._opened(ref).index
         numbers = groups_of(index.partitions[tp])
         groups = {number: group for number in numbers if (group := self._groups.pop((ref, number), None)) is not None}
+        self._groups_bytes -= sum(group.nbytes for group in groups.values())
         if missing := [number for number in numbers if number not in groups]:
             with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
                 groups.update((number, read_group(ref, index, source, number)) for number in missing)
         found = rows_of(ref, index, tp, [groups[number] for number in numbers])
         # Only now: what turned out to be damaged is read again, for it may be restored meanwhile.
         self._groups.update(((ref, number), group) for number, group in groups.items())
-        total = sum(group.nbytes for group in self._groups.values())
-        while total > self._rows_bytes:
-            total -= self._groups.popitem(last=False)[1].nbytes
+        self._groups_bytes += sum(group.nbytes for group in groups.values())
+        while self._groups_bytes > self._rows_bytes:
+            self._groups_bytes -= self._groups.popitem(last=False)[1].nbytes
         return found
 
     def _files(self, ref: ShelfRef) -> Mapping[int, FileRef]:
@@ -287,6 +290,17 @@ class Shelves:
                 return
             if ref != kept:
                 total -= self._cache.pop(ref).cost_bytes
+
+
+def _summed(segments: Segments, start: int) -> BacklogSummary:
+    """As `intake.backlog.summed`; only the first of them can reach beyond `start` at both ends."""
+    if not segments:
+        return EMPTY
+    first = segments[0]
+    inside = min(first.rows, first.end - start)
+    rows = inside + int((segments.ends - segments.bases)[1:].sum())
+    size = first.raw_bytes * inside // first.rows + int(segments.raw_bytes[1:].sum())
+    return BacklogSummary(rows, size, first.accept_max_us, max(0, int(segments.numbers[:, ACCEPT_MAX_US].max())), first.floor_us)
 
 
 def _gone(error: NotFound) -> Corrupted:

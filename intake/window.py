@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from archiver.ids import TopicPartition
 from intake.backlog import Backlog
 from intake.partition_state import Gap
-from intake.segments import SegmentRef
+from intake.segments import Segments
 
 WINDOW_BYTES = 16 * 2**20
 """Raw bytes of the records behind one window, where nothing else bounds it: some ten thousand segments, if they are small."""
@@ -22,7 +22,7 @@ WINDOW_BYTES = 16 * 2**20
 class Window:
     """What the offsets from some start to `end` consist of."""
 
-    segments: list[SegmentRef]
+    segments: Segments
     """In offset order; the first and the last may reach beyond the window."""
     gaps: list[Gap]
     """Inside the window; ascending."""
@@ -33,11 +33,11 @@ class Window:
 def look(backlog: Backlog, tp: TopicPartition, start: int, stop: int, bytes_max: int) -> Window:
     """What is in [start, stop), up to the segment with which the raw bytes reach `bytes_max`."""
     found = backlog.segments(tp, start, bytes_max)
-    segments = [segment for segment in found if segment.base < stop]
-    end = stop
-    if segments and len(segments) == len(found) and segments[-1].end < stop:
-        behind = backlog.segments(tp, segments[-1].end, 1)
-        end = min(stop, behind[0].base) if behind else stop
+    segments = found.where(found.bases < stop)
+    end, reached = stop, int(found.ends[-1]) if found else stop
+    if len(segments) == len(found) and reached < stop:
+        behind = backlog.segments(tp, reached, 1)
+        end = min(stop, int(behind.bases[0])) if behind else stop
     return Window(segments, backlog.gaps(tp, start, end), end)
 
 

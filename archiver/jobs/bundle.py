@@ -99,9 +99,8 @@ def _neighbours_together(plans: Iterable[Plan]) -> list[Plan]:
     """
     windows: list[list[Plan]] = []
     reaches_to = -1
-    for plan in sorted(plans, key=lambda plan: (plan.segments[0].file.log_index, plan.topic, plan.partition, plan.base)):
-        first = plan.segments[0].file.log_index
-        last = plan.segments[-1].file.log_index
+    for plan in sorted(plans, key=lambda plan: (plan.segments.first_index, plan.topic, plan.partition, plan.base)):
+        first, last = plan.segments.first_index, plan.segments.last_index
         if not windows or first > reaches_to:
             windows.append([])
             reaches_to = last

@@ -8,14 +8,14 @@ nor in a gap stops the partition (protocol rule P1); it never makes a plan short
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archiver.errors import TopicHalted
 from archiver.ids import TopicId, TopicPartition
 from archiver.jobs.triggers import bytes_within
 from intake.partition_state import Gap, merged
-from intake.segments import SegmentRef
+from intake.segments import Segments
 
 PlanKey = tuple[TopicId, int, int]
 """Topic, partition and base."""
@@ -33,7 +33,7 @@ class Plan:
     """Exclusive."""
     epoch: int
     """Of the leader that planned it; part of the object key, so that a range planned anew has another path (protocol rule P2)."""
-    segments: tuple[SegmentRef, ...]
+    segments: Segments
     """Where the records are, in offset order; the first and the last may reach beyond the range."""
     rows: int
     """Records in the range: its offsets without the gaps."""
@@ -55,7 +55,7 @@ class Plan:
 def plan_partition(
     tp: TopicPartition,
     topic: str,
-    segments: Sequence[SegmentRef],
+    segments: Segments,
     start: int,
     stable: int,
     epoch: int,
@@ -70,12 +70,12 @@ def plan_partition(
     """
     if stable <= start:
         return []
-    needed = [segment for segment in segments if segment.base < stable and segment.base + segment.rows > start]
+    needed = segments.where((segments.bases < stable) & (segments.ends > start))
     inside = merged(gaps, start, stable)
     if inside or not _is_chain(needed, start, stable):
         _check_chain(topic, tp[1], needed, inside, start, stable)
-    groups = list(_groups(needed, _sizes(needed, start, stable), max_bytes)) or [((), 0)]
-    bases = [start, *(group[0].base for group, _ in groups[1:])]
+    groups = _groups(needed, _sizes(needed, start, stable), max_bytes)
+    bases = [start, *(int(group.bases[0]) for group, _ in groups[1:])]
     ends = [*bases[1:], stable]
     taken = _gaps_by_end(inside, ends)
     return [
@@ -95,9 +95,9 @@ def plan_partition(
     ]
 
 
-def _sizes(needed: Sequence[SegmentRef], start: int, stable: int) -> list[int]:
+def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
     """The bytes of each segment's records in [start, stable); only the first and the last can reach beyond."""
-    sizes = [segment.raw_bytes for segment in needed]
+    sizes: list[int] = needed.raw_bytes.tolist()
     for place in {0, len(needed) - 1} if needed else ():
         sizes[place] = bytes_within(needed[place], start, stable)
     return sizes
@@ -115,22 +115,16 @@ def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ..
     return found
 
 
-def _is_chain(needed: Sequence[SegmentRef], start: int, stable: int) -> bool:
+def _is_chain(needed: Segments, start: int, stable: int) -> bool:
     """Does each segment begin where the one before it ends, so that no offset of [start, stable) is missing or there twice?
 
-    Where there are no gaps this is what `_check_chain` asks, without sorting: a round may have half a million segments.
+    Where there are no gaps this is what `_check_chain` asks, of all at once: a round may have half a million segments.
     """
-    if not needed or needed[0].base > start:
-        return False
-    reached = needed[0].base
-    for segment in needed:
-        if segment.base != reached:
-            return False
-        reached += segment.rows
-    return reached >= stable
+    bases, ends = needed.bases, needed.ends
+    return len(needed) > 0 and bool(bases[0] <= start and ends[-1] >= stable and (bases[1:] == ends[:-1]).all())
 
 
-def _check_chain(topic: str, partition: int, needed: Sequence[SegmentRef], gaps: Sequence[Gap], start: int, stable: int) -> None:
+def _check_chain(topic: str, partition: int, needed: Segments, gaps: Sequence[Gap], start: int, stable: int) -> None:
     """Every offset of [start, stable) must be in exactly one segment or gap (protocol rule P1)."""
     spans = sorted([(max(segment.base, start), segment.end, "segments") for segment in needed] + [(*gap, "gaps") for gap in gaps])
     reached, before = start, ""
@@ -150,23 +144,22 @@ def _check_chain(topic: str, partition: int, needed: Sequence[SegmentRef], gaps:
         )
 
 
-def _groups(needed: Sequence[SegmentRef], sizes: Sequence[int], max_bytes: int) -> Iterator[tuple[tuple[SegmentRef, ...], int]]:
-    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes."""
+def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tuple[Segments, int]]:
+    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes; at least one."""
     total = sum(sizes)
-    if needed and total < max_bytes:  # most partitions, and then their segments are many and small
-        yield tuple(needed), total
-        return
-    group: list[SegmentRef] = []
-    group_bytes = 0
-    for segment, segment_bytes in zip(needed, sizes, strict=True):
+    if total < max_bytes:  # most partitions, and then their segments are many and small
+        return [(needed, total)]
+    groups: list[tuple[Segments, int]] = []
+    first = group_bytes = 0
+    for place, segment_bytes in enumerate(sizes):
         overshoot = group_bytes + segment_bytes - max_bytes
-        if group and overshoot > max_bytes - group_bytes:
-            yield tuple(group), group_bytes
-            group, group_bytes = [], 0
-        group.append(segment)
+        if place > first and overshoot > max_bytes - group_bytes:
+            groups.append((needed[first:place], group_bytes))
+            first, group_bytes = place, 0
         group_bytes += segment_bytes
         if group_bytes >= max_bytes:
-            yield tuple(group), group_bytes
-            group, group_bytes = [], 0
-    if group:
-        yield tuple(group), group_bytes
+            groups.append((needed[first : place + 1], group_bytes))
+            first, group_bytes = place + 1, 0
+    if first < len(needed) or not groups:
+        groups.append((needed[first:], group_bytes))
+    return groups

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from archiver.errors import Halt
@@ -20,6 +20,7 @@ from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import Granularity
 from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema
+from intake.segments import Segments
 
 ErrorKind = Literal["retry", "missing", "corrupted", "conflict", "failed"]
 """Why a plan has no files.
@@ -107,7 +108,9 @@ class RefineJob:
 
     def _descriptor(self, plans: tuple[Plan, ...]) -> TaskDescriptor:
         topics = {plan.topic_id: self.topics[plan.topic_id] for plan in plans}
-        return TaskDescriptor(self.cluster_id, self.place, self.epoch, topics, tuple(plans), self.options)
+        shared = Segments.sharing([plan.segments for plan in plans])
+        sent = tuple(replace(plan, segments=segments) for plan, segments in zip(plans, shared, strict=True))
+        return TaskDescriptor(self.cluster_id, self.place, self.epoch, topics, sent, self.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from archiver.settings_topics import ArchiveSettings
 from intake.backlog import Backlog, BacklogSummary
 from intake.fold import TopicState
 from intake.partition_state import Gap
-from intake.segments import SegmentRef
+from intake.segments import Segments
 from intake.window import WINDOW_BYTES, Window, look, windows
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
@@ -49,7 +49,7 @@ class RoundLimits:
     partitions: frozenset[int] | None = None
     """Only these partitions; None: all."""
     segments_max: int = 500_000
-    """Segments that one round takes at most (about 0.2 KB each, here and in the tasks). Where they are so small that this ends a round
+    """Segments that one round takes at most (64 bytes each here, about 0.2 KB in the tasks). Where they are so small that this ends a round
     before its bytes do, archives are smaller than `max_bytes`."""
 
 
@@ -257,21 +257,21 @@ def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_l
     summary = candidate.summary
     per_segment = max(1, summary.bytes // summary.rows)
     wanted = bytes_left + candidate.work.archive.max_bytes
-    segments: list[SegmentRef] = []
+    segments: list[Segments] = []
     gaps: list[Gap] = []
     at = candidate.start
     while at < candidate.stable and wanted > 0 and segments_left > 0:
         window = look(intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES))
-        segments += window.segments
+        segments.append(window.segments)
         gaps += window.gaps
         at = window.end
-        wanted -= sum(segment.raw_bytes for segment in window.segments)
+        wanted -= int(window.segments.raw_bytes.sum())
         segments_left -= len(window.segments)
-    return Window(segments, gaps, at)
+    return Window(Segments.joined(segments), gaps, at)
 
 
 def _gaps_alone(intake: Backlog, candidate: _Candidate) -> Window:
-    return Window([], intake.gaps(candidate.tp, candidate.start, candidate.stable), candidate.stable)
+    return Window(Segments.of(()), intake.gaps(candidate.tp, candidate.start, candidate.stable), candidate.stable)
 
 
 def _plans(candidate: _Candidate, window: Window, epoch: int) -> list[Plan]:

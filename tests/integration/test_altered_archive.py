@@ -23,7 +23,7 @@ from archiver.stream.records import StreamRecord
 from archiver.stream.seal import UNSEALED, check_seal, seal
 from archiver.stream.stream import RecordStream
 from intake.digest import RecordsDigest
-from intake.segments import SegmentRef
+from intake.segments import Segments
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
 from tests.support.refining import CLUSTER, DAY, NOW, refine
@@ -266,5 +266,5 @@ def test_the_digest_of_an_archive_depends_on_the_log_alone(store: LocalObjectSto
     assert len(set.union(*digests.values())) == len(days)
 
 
-def _inside(segments: tuple[SegmentRef, ...], base: int, end: int) -> tuple[SegmentRef, ...]:
-    return tuple(one for one in segments if one.end > base and one.base < end)
+def _inside(segments: Segments, base: int, end: int) -> Segments:
+    return segments.where((segments.ends > base) & (segments.bases < end))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from archiver.ids import TopicId
 from archiver.jobs.plan import Plan
-from intake.segments import FileRef, SegmentRef
+from intake.segments import FileRef, SegmentRef, Segments
 
 TOPIC = TopicId("a" * 32)
 
@@ -41,7 +41,7 @@ def plan_of(segments: Sequence[SegmentRef], *, topic: str = "orders", partition:
         base=segments[0].base,
         end=segments[-1].end,
         epoch=1,
-        segments=tuple(segments),
+        segments=Segments.of(segments),
         rows=sum(one.rows for one in segments),
         raw_bytes=sum(one.raw_bytes for one in segments),
     )

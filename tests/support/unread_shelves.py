@@ -9,7 +9,7 @@ from archiver.ids import TopicPartition
 from intake.backlog import Backlog, BacklogSummary, summed
 from intake.fold import IntakeFold
 from intake.partition_state import Gap
-from intake.segments import SegmentRef
+from intake.segments import SegmentRef, Segments
 
 
 @dataclass
@@ -26,10 +26,10 @@ class UnreadShelves:
         fold.shelve({tp: state.next_offset for tp, state in fold.state().partitions.items()})
         return Backlog(fold, self)
 
-    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
         del bytes_max
         self._check(tp)
-        return [segment for segment in self.kept[tp] if start < segment.end <= end]
+        return Segments.of([segment for segment in self.kept[tp] if start < segment.end <= end])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         del start, end

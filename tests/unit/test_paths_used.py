@@ -12,6 +12,7 @@ from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import KilledFile, TopicLedger
 from archiver.objects.paths import archive_key
+from intake.segments import Segments
 from tests.support.intake_entries import topic_id_of
 from tests.support.segments import segment
 
@@ -20,7 +21,7 @@ EPOCH = 7
 
 
 def plan_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> Plan:
-    return Plan(ONE, "one", partition, base, end, epoch, (segment(base, end - base),), end - base, 1)
+    return Plan(ONE, "one", partition, base, end, epoch, Segments.of([segment(base, end - base)]), end - base, 1)
 
 
 def key_of(base: int, end: int, partition: int = 0, epoch: int = EPOCH) -> str:
@@ -56,7 +57,7 @@ def test_gaps_alone_have_no_path() -> None:
     fold = LedgerFold()
     fold.topics.setdefault(ONE, TopicLedger(ONE)).epoch_keys.add(key_of(0, 5))
     assert paths_used(fold, [plan_of(0, 5)])
-    assert not paths_used(fold, [replace(plan_of(0, 5), segments=(), rows=0, gaps=((0, 5),))])
+    assert not paths_used(fold, [replace(plan_of(0, 5), segments=Segments.of(()), rows=0, gaps=((0, 5),))])
 
 
 def test_no_path_is_used_in_an_empty_ledger() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from archiver.errors import TopicHalted
 from archiver.jobs.bundle import bundle
 from archiver.jobs.plan import Plan, plan_partition
-from intake.segments import SegmentRef
+from intake.segments import SegmentRef, Segments
 from tests.support.segments import TOPIC, segment
 
 Gaps = list[tuple[int, int]]
@@ -20,7 +20,7 @@ Gaps = list[tuple[int, int]]
 def plans(
     segments: list[SegmentRef], start: int, stable: int, max_bytes: int = 100, partition: int = 0, gaps: Sequence[tuple[int, int]] = ()
 ) -> list[Plan]:
-    return plan_partition((TOPIC, partition), "orders", segments, start, stable, 7, max_bytes, gaps)
+    return plan_partition((TOPIC, partition), "orders", Segments.of(segments), start, stable, 7, max_bytes, gaps)
 
 
 def chain(rows: list[int], *, raw_bytes: int = 100) -> list[SegmentRef]:
@@ -39,7 +39,7 @@ def test_nothing_stable_is_no_plan() -> None:
 
 def test_a_plan_says_everything_a_task_needs() -> None:
     (plan,) = plans(chain([10]), 0, 10)
-    assert plan == Plan(TOPIC, "orders", 0, 0, 10, 7, (segment(0, 10),), 10, 100)
+    assert plan == Plan(TOPIC, "orders", 0, 0, 10, 7, Segments.of([segment(0, 10)]), 10, 100)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from archiver.ledger.views import TopicLedger
 from archiver.settings import ArchiveSettings
 from intake.backlog import Backlog, BacklogSummary, summed
 from intake.fold import IntakeFold, TopicState
-from intake.segments import SegmentRef
+from intake.segments import Segments
 from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
 from tests.support.transaction_entries import TransactionEntries
 from tests.support.unread_shelves import UnreadShelves
@@ -198,9 +198,9 @@ def test_a_ledger_ahead_of_the_log_halts_its_topic_alone() -> None:
 class Holey(Backlog):
     """A log whose first segment of partition 1 of topic `one` cannot be found."""
 
-    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> Segments:
         found = super().segments(tp, start, bytes_max)
-        return [segment for segment in found if tp != (ONE, 1) or segment.base > 0]
+        return found if tp != (ONE, 1) else found.where(found.bases > 0)
 
 
 @pytest.mark.parametrize("ages", [(10, 20), (20, 10)])
@@ -281,7 +281,7 @@ class Counting(Backlog):
         self.segments_of: Counter[TopicPartition] = Counter()
         self.most = 0
 
-    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> list[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int = 0, bytes_max: int | None = None) -> Segments:
         assert bytes_max is not None, "an unbounded look"
         found = super().segments(tp, start, bytes_max)
         self.segments_of[tp] += len(found)

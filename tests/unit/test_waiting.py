@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from archiver.ids import TopicId
 from archiver.jobs.plan import Plan
 from archiver.jobs.waiting import within
+from intake.segments import Segments
 
 TOPICS = {"a": TopicId("aa" * 16), "b": TopicId("bb" * 16)}
 
 
 def plan(topic: str, partition: int, base: int) -> Plan:
-    return Plan(TOPICS[topic], topic, partition, base, base + 10, 1, (), 10, 100)
+    return Plan(TOPICS[topic], topic, partition, base, base + 10, 1, Segments.of(()), 10, 100)
 
 
 def places(plans: list[Plan]) -> list[tuple[str, int, int]]:

@@ -57,4 +57,4 @@ def test_gaps_behind_the_last_segment_are_in_its_window() -> None:
     ends = [(window.gaps, window.end) for window in windows(backlog, TP, 0, 12, 1)]
     assert ends == [([(2, 6)], 6), ([(8, 12)], 12)]
     only = look(backlog, TP, 8, 12, 1)
-    assert (only.segments, only.gaps, only.end) == ([], [(8, 12)], 12)
+    assert (list(only.segments), only.gaps, only.end) == ([], [(8, 12)], 12)
