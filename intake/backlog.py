@@ -8,15 +8,16 @@ transactions and the stable offset are the fold's.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
+
+import numpy as np
 
 from archiver.ids import TopicId, TopicPartition
 from intake.fold import IntakeFold, TopicState
-from intake.partition_state import END, Gap, merged
-from intake.segments import FileRef, SegmentRef, Segments
+from intake.partition_state import Gap, merged
+from intake.segments import ACCEPT_MAX_US, RAW_BYTES, FileRef, HeldSegments, SegmentRef, Segments
 from intake.transactions import OpenTransaction
 
 
@@ -36,6 +37,7 @@ class BacklogSummary:
 
 
 EMPTY = BacklogSummary(0, 0, 0, 0, 0)
+NONE = Segments.of(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class NoShelves:
 
     def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
         del tp, start, end, bytes_max
-        return Segments.of(())
+        return NONE
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         del tp, start, end
@@ -89,17 +91,13 @@ class _Held:
     """What the fold held of a partition at one moment."""
 
     shelved_to: int
-    segments: list[SegmentRef]
-    """May grow at its end while it is read."""
+    segments: HeldSegments
+    """More may come to its end while it is read."""
     gaps: list[Gap]
 
     def first_beyond(self, start: int) -> int:
         """The place of the first that reaches beyond `start` and is not in a shelf."""
-        return bisect_right(self.segments, max(start, self.shelved_to), key=END)
-
-    def beyond(self, start: int) -> list[SegmentRef]:
-        """Those that reach beyond `start` and are not in a shelf."""
-        return self.segments[self.first_beyond(start) :]
+        return self.segments.first_beyond(max(start, self.shelved_to))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +113,7 @@ class Counted:
     def goes_on(self, held: _Held, start: int, stable: int) -> bool:
         """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the list, or it is another."""
         same = self.held.segments is held.segments and (self.held.shelved_to, self.start) == (held.shelved_to, start)
-        return same and (self.end == 0 or held.segments[self.end - 1].end <= stable)
+        return same and (self.end == 0 or held.segments.end_of(self.end - 1) <= stable)
 
 
 class Backlog:
@@ -172,16 +170,15 @@ class Backlog:
         With `bytes_max` the answer ends with the segment with which their raw bytes reach it; the stable offset is not looked at.
         """
         held = self._held(tp)
-        shelved = self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else Segments.of(())
-        if bytes_max is None:
-            return Segments.joined([shelved, Segments.of(held.beyond(start), self._files)])
-        total, behind = int(shelved.raw_bytes.sum()), list[SegmentRef]()
-        for segment in islice(held.segments, held.first_beyond(start), None):
-            if total >= bytes_max and (shelved or behind):
-                break
-            behind.append(segment)
-            total += segment.raw_bytes
-        return Segments.joined([shelved, Segments.of(behind, self._files)])
+        shelved = self._shelves.segments(tp, start, held.shelved_to, bytes_max) if start < held.shelved_to else NONE
+        first, end = held.first_beyond(start), len(held.segments)
+        numbers = held.segments.numbers(first, end)
+        if bytes_max is not None:
+            before = int(shelved.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
+            wanted = int(np.searchsorted(before, bytes_max))
+            numbers = numbers[: wanted if shelved else max(wanted, 1)]
+        self._files.update((file.log_index, file) for file in held.segments.files[first : first + len(numbers)])
+        return Segments.joined([shelved, Segments(numbers, self._files)])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
         """The offsets in [start, end) that belong to aborted transactions; merged, ascending."""
@@ -204,8 +201,8 @@ class Backlog:
         known = self._counted.get(tp)
         if known is None or not known.goes_on(held, start, stable):
             known = Counted(held, start, held.first_beyond(start), EMPTY)
-        end = bisect_right(held.segments, stable, known.end, key=END)
-        found = joined(known.summary, summed(held.segments[known.end : end], start))
+        end = held.segments.first_beyond(stable, known.end)
+        found = joined(known.summary, summed(held.segments[known.end : end], start)) if end > known.end else known.summary
         self._counted[tp] = Counted(held, start, end, found)
         return found
 
@@ -221,9 +218,8 @@ class Backlog:
         records = below.rows + end - at - sum(high - low for low, high in merged(gaps, at, end))
         if below.rows:
             return Waiting(records, below.first_accept_us)
-        place = bisect_right(held.segments, at, key=END)
-        first = held.segments[place : place + 1]
-        return Waiting(records, first[0].accept_max_us if first else None)
+        place = held.segments.first_beyond(at)
+        return Waiting(records, held.segments[place].accept_max_us if place < len(held.segments) else None)
 
     def shelf_of(self, tp: TopicPartition, segment: SegmentRef) -> str | None:
         """The key of the shelf in which the log keeps that segment; None if the segment is held here."""
@@ -238,17 +234,15 @@ class Backlog:
                 return held
 
 
-def summed(segments: Iterable[SegmentRef], start: int) -> BacklogSummary:
-    """Sum up segments that reach beyond `start`."""
-    first: SegmentRef | None = None
-    rows = total = newest_us = 0
-    for segment in segments:
-        first = first or segment
-        inside = min(segment.rows, segment.end - start)
-        rows += inside
-        total += segment.raw_bytes * inside // segment.rows
-        newest_us = max(newest_us, segment.accept_max_us)
-    return EMPTY if first is None else BacklogSummary(rows, total, first.accept_max_us, newest_us, first.floor_us)
+def summed(segments: Segments, start: int) -> BacklogSummary:
+    """Sum up segments that reach beyond `start`; only the first of them can begin before it."""
+    if not segments:
+        return EMPTY
+    first = segments[0]
+    inside = min(first.rows, first.end - start)
+    rows = inside + int((segments.ends - segments.bases)[1:].sum())
+    size = first.raw_bytes * inside // first.rows + int(segments.raw_bytes[1:].sum())
+    return BacklogSummary(rows, size, first.accept_max_us, max(0, int(segments.numbers[:, ACCEPT_MAX_US].max())), first.floor_us)
 
 
 def joined(earlier: BacklogSummary, later: BacklogSummary) -> BacklogSummary:

@@ -24,7 +24,7 @@ from intake.checkpoint_sources import source_message, source_state
 from intake.fold import DeletedTopic, FoldState, IntakeFold, TopicState
 from intake.partition_state import PartitionState, merged
 from intake.producers import BATCHES_REMEMBERED, KnownBatch, Producer
-from intake.segments import FileRef, SegmentRef
+from intake.segments import FileRef, HeldSegments, SegmentRef
 from intake.transactions import OpenTransaction
 
 FORMAT = 1
@@ -175,7 +175,7 @@ def _deleted_message(topic: DeletedTopic) -> pb.Topic:
 
 def _files_of(partitions: Mapping[TopicPartition, PartitionState]) -> list[FileRef]:
     """The files of all segments that are held, in order of the log."""
-    found = {segment.file.log_index: segment.file for state in partitions.values() for segment in state.segments}
+    found = {file.log_index: file for state in partitions.values() for file in state.segments.files}
     return [found[index] for index in sorted(found)]
 
 
@@ -273,7 +273,7 @@ def _checkpoint(message: pb.IntakeState) -> Checkpoint:
 
 
 def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionState:
-    segments = [
+    segments = HeldSegments.of(
         SegmentRef(
             file=files[segment.file],
             row_group=segment.row_group,
@@ -285,7 +285,7 @@ def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionStat
             floor_us=segment.floor_us,
         )
         for segment in message.segments
-    ]
+    )
     gaps = [(gap.base, gap.end) for gap in message.gaps]
     return PartitionState(message.next_offset, message.ingest_max_us, message.shelved_to, segments, gaps)
 

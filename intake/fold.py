@@ -22,7 +22,7 @@ of an open transaction is stable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -36,7 +36,7 @@ from intake.mirrored import contradicts_topics, follow_offsets
 from intake.partition_state import Gap, PartitionState, merged
 from intake.positions import Positions, contradiction
 from intake.producers import Producers, Refusal, Repeated, Run, Stamp
-from intake.segments import FileRef, SegmentRef
+from intake.segments import LARGEST, FileRef, SegmentRef, Segments
 from intake.transactions import OpenTransaction, Transactions
 
 __all__ = ["IDS_REMEMBERED", "NOTHING", "Applied", "DeletedTopic", "FoldState", "IntakeFold", "Landed", "TopicState"]
@@ -176,7 +176,7 @@ class IntakeFold:
         stable = self.stable_offset(tp)
         return next((one for one in self._transactions if one.first_offset(tp) == stable), None)
 
-    def segments(self, tp: TopicPartition, start: int = 0) -> Sequence[SegmentRef]:
+    def segments(self, tp: TopicPartition, start: int = 0) -> Segments:
         """The segments held here that reach beyond offset `start`, in offset order, without those of aborted transactions.
 
         What lies below `shelved_to` of the partition is in shelves (`intake.backlog`). `NotFound` if there is no such partition.
@@ -324,6 +324,10 @@ class IntakeFold:
                     raise Corrupted(
                         f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
+                    )
+                if segment.raw_bytes > LARGEST:
+                    raise Corrupted(
+                        f"intake log: entry {index} ({file.key}) states a segment of {segment.raw_bytes} bytes; restore the log"
                     )
         if wrong := contradicts_topics(file, self._by_id):
             raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")

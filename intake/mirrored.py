@@ -14,6 +14,7 @@ from archiver.ids import TopicId, TopicPartition
 from archiver.proto import intake_log_pb2 as pb
 from intake.fold_state import TopicState
 from intake.partition_state import PartitionState
+from intake.segments import LARGEST
 
 _SOURCE_PREFIX = "kafka:"
 
@@ -41,6 +42,8 @@ def contradicts_topics(file: pb.IntakeFile, topics: Mapping[TopicId, TopicState]
             if segment.offset < reached.get(segment.partition, 0):
                 return f"states offset {segment.offset} of topic {topic.name} partition {segment.partition} behind a later one"
             reached[segment.partition] = segment.offset + segment.rows
+            if reached[segment.partition] > LARGEST:
+                return f"states offset {segment.offset} of topic {topic.name}, which is larger than there can be one"
     return None
 
 

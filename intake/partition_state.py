@@ -9,18 +9,14 @@ is below it goes.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Iterable, Sequence
+from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 
-from intake.segments import SegmentRef
+from intake.segments import HeldSegments, SegmentRef, Segments
 
 Gap = tuple[int, int]
 """Offsets [from, to) that hold no record anybody ever sees: those of an aborted transaction, and those an upstream has no record for."""
-
-END = attrgetter("end")
-"""Of a segment; segments are in this order."""
 
 
 @dataclass(slots=True)
@@ -32,7 +28,7 @@ class PartitionState:
     """Newest accept time so far; the running maximum goes on from here."""
     shelved_to: int = 0
     """Segments and gaps below this offset are in shelves."""
-    segments: list[SegmentRef] = field(default_factory=list)
+    segments: HeldSegments = field(default_factory=HeldSegments)
     gaps: list[Gap] = field(default_factory=list)
     """Ascending; two that follow each other at once may stand apart."""
 
@@ -48,25 +44,25 @@ class PartitionState:
             self.gaps.append((self.next_offset, offset))
             self.next_offset = offset
 
-    def from_offset(self, start: int) -> Sequence[SegmentRef]:
+    def from_offset(self, start: int) -> Segments:
         """The segments that reach beyond `start`."""
         segments = self.segments
-        return segments[bisect_right(segments, start, key=END) :]
+        return segments[segments.first_beyond(start) :]
 
     def abort(self, ranges: Iterable[Gap]) -> None:
         """The records of those offsets are gone: whole segments, for a transaction never shares one."""
-        gaps, kept, segments, reached = list(self.gaps), list[SegmentRef](), self.segments, 0
+        gaps, kept, segments, reached = list(self.gaps), list[tuple[int, int]](), self.segments, 0
         for base, end in ranges:
-            first = bisect_right(segments, base, reached, key=END)
-            kept += segments[reached:first]
-            reached = bisect_right(segments, end, first, key=END)
+            first = segments.first_beyond(base, reached)
+            kept.append((reached, first))
+            reached = segments.first_beyond(end, first)
             insort(gaps, (base, end))
-        self.segments, self.gaps = kept + segments[reached:], gaps
+        self.segments, self.gaps = segments.parts([*kept, (reached, len(segments))]), gaps
 
     def forget_below(self, offset: int) -> None:
         """Everything below `offset` is in a shelf; a segment or gap never reaches beyond such an offset."""
         self.shelved_to = max(self.shelved_to, offset)
-        self.segments = self.segments[bisect_right(self.segments, offset, key=END) :]
+        self.segments = self.segments.parts([(self.segments.first_beyond(offset), len(self.segments))])
         self.gaps = [gap for gap in self.gaps if gap[1] > offset]
 
 

@@ -31,7 +31,7 @@ from intake.checkpoint import ShelfRef
 from intake.fold import IntakeFold
 from intake.format import footer_sha256
 from intake.partition_state import Gap, merged
-from intake.segments import END, LOG_INDEX, NUMBERS, RAW_BYTES, FileRef, Numbers, SegmentRef, Segments
+from intake.segments import ACCEPT_MAX_US, BASE, END, LOG_INDEX, NUMBERS, RAW_BYTES, FileRef, Numbers, Segments
 
 FORMAT = 1
 INDEX_KEY = b"archiver.shelf"
@@ -60,7 +60,7 @@ class ShelvedPartition:
 
     start: int
     end: int
-    segments: Sequence[SegmentRef] = ()
+    segments: Segments = field(default_factory=lambda: Segments.of(()))
     gaps: Sequence[Gap] = ()
 
 
@@ -106,8 +106,10 @@ def decided(fold: IntakeFold) -> Content:
     content: Content = {}
     for tp in sorted(stable):
         state, end = fold.partition(tp), stable[tp]
-        segments = [segment for segment in state.segments if segment.end <= end]
-        content[tp] = ShelvedPartition(state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end))
+        segments = state.segments
+        content[tp] = ShelvedPartition(
+            state.shelved_to, end, segments[: segments.first_beyond(end)], merged(state.gaps, state.shelved_to, end)
+        )
     return content
 
 
@@ -146,18 +148,17 @@ def ref_of(start: int, end: int, data: bytes) -> ShelfRef:
 
 
 def _rows(shelved: ShelvedPartition) -> Rows:
-    lines: list[tuple[int, ...]] = [
-        (one.base, one.end, one.file.log_index, one.row_group, one.first_row, one.raw_bytes, one.accept_max_us, one.floor_us)
-        for one in shelved.segments
-    ]
-    if shelved.gaps:
-        lines += [(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in shelved.gaps]
-        lines.sort()
-    return np.array(lines, np.int64).reshape(len(lines), len(NUMBERS))
+    if not shelved.gaps:
+        return shelved.segments.numbers
+    gaps = np.array([(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in shelved.gaps], np.int64)
+    rows = np.concatenate([shelved.segments.numbers, gaps])
+    return rows[np.argsort(rows[:, BASE], kind="stable")]
 
 
 def _files_of(content: Content) -> list[FileRef]:
-    found = {segment.file.log_index: segment.file for shelved in content.values() for segment in shelved.segments}
+    found: dict[int, FileRef] = {}
+    for shelved in content.values():
+        found.update((index, shelved.segments.files[index]) for index in shelved.segments.indexes.difference(found))
     return [found[index] for index in sorted(found)]
 
 
@@ -192,18 +193,19 @@ def _index_message(content: Content, rows_of: Mapping[TopicPartition, Rows], fil
     first_row = 0
     for (topic_id, partition), shelved in content.items():
         rows = rows_of[topic_id, partition]
-        first = shelved.segments[0] if shelved.segments else None
+        segments = shelved.segments
+        first = segments[0] if segments else None
         index.topics.append(places[topic_id])
         index.partitions.append(partition)
         index.starts.append(shelved.start)
         index.ends.append(shelved.end)
         index.first_rows.append(first_row)
-        index.segments.append(len(shelved.segments))
+        index.segments.append(len(segments))
         index.gaps.append(len(shelved.gaps))
-        index.records.append(sum(segment.rows for segment in shelved.segments))
-        index.raw_bytes.append(sum(segment.raw_bytes for segment in shelved.segments))
+        index.records.append(int((segments.ends - segments.bases).sum()))
+        index.raw_bytes.append(int(segments.raw_bytes.sum()))
         index.first_accept_us.append(first.accept_max_us if first else 0)
-        index.newest_us.append(max((segment.accept_max_us for segment in shelved.segments), default=0))
+        index.newest_us.append(int(segments.numbers[:, ACCEPT_MAX_US].max()) if segments else 0)
         index.first_floor_us.append(first.floor_us if first else 0)
         index.digests.append(_digest(rows))
         first_row += len(rows)

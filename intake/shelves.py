@@ -21,11 +21,11 @@ from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.objects.store import ObjectStore
-from intake.backlog import EMPTY, BacklogSummary, joined
+from intake.backlog import EMPTY, NONE, BacklogSummary, joined, summed
 from intake.checkpoint import ShelfRef
 from intake.format import FOOTER_TAIL_BYTES, footer_length
 from intake.partition_state import Gap
-from intake.segments import ACCEPT_MAX_US, FileRef, Segments
+from intake.segments import FileRef, Segments
 from intake.shelf import (
     PartitionIndex,
     Rows,
@@ -219,7 +219,7 @@ class Shelves:
     ) -> tuple[Segments, int]:
         """The segments of one shelf, and their bytes."""
         if not place.segments:
-            return Segments.of(()), 0
+            return NONE, 0
         rows, size = inside(self._rows(ref, tp), start, end, bytes_max)
         return segments_of(rows, self._files(ref)), size
 
@@ -228,7 +228,7 @@ class Shelves:
         key = (ref, tp, start, end)
         found = self._parts.get(key)
         if found is None:
-            found = self._parts[key] = _summed(self._segments(ref, place, tp, start, end)[0], start)
+            found = self._parts[key] = summed(self._segments(ref, place, tp, start, end)[0], start)
             while len(self._parts) > PARTS_MAX:
                 self._parts.popitem(last=False)
         self._parts.move_to_end(key)
@@ -290,17 +290,6 @@ class Shelves:
                 return
             if ref != kept:
                 total -= self._cache.pop(ref).cost_bytes
-
-
-def _summed(segments: Segments, start: int) -> BacklogSummary:
-    """As `intake.backlog.summed`; only the first of them can reach beyond `start` at both ends."""
-    if not segments:
-        return EMPTY
-    first = segments[0]
-    inside = min(first.rows, first.end - start)
-    rows = inside + int((segments.ends - segments.bases)[1:].sum())
-    size = first.raw_bytes * inside // first.rows + int(segments.raw_bytes[1:].sum())
-    return BacklogSummary(rows, size, first.accept_max_us, max(0, int(segments.numbers[:, ACCEPT_MAX_US].max())), first.floor_us)
 
 
 def _gone(error: NotFound) -> Corrupted:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.ids import TopicPartition
 from intake.backlog import Backlog, Counted
 from intake.fold import IntakeFold
+from intake.segments import RAW_BYTES, HeldSegments
 from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.segments import segment
 from tests.support.unread_shelves import UnreadShelves
 
 ONE = topic_id_of(1)
@@ -45,7 +47,7 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
             shelves.kept[TP] += [one for one in state.segments if one.end <= upto.end]
             fold.shelve({TP: upto.end})
         elif step == "replace":
-            state.segments = list(state.segments)  # as an abort leaves them: another list
+            state.segments = HeldSegments.of(state.segments)  # as an abort leaves them: other ones
         stable = state.next_offset - (amount if step == "look" else 0)
         asked = None if stable < start else stable
         remembering, plain = Backlog(fold, shelves, counted), Backlog(fold, shelves)
@@ -57,7 +59,9 @@ def test_only_what_came_since_is_looked_at() -> None:
     fold, counted = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted]()
     assert Backlog(fold, None, counted).summary(TP, 0).rows == 5
     held = fold.partition(TP).segments
-    held[0] = segment(0, 1, raw_bytes=1_000_000)  # never happens; a sum that begins anew would see it
+    held._numbers[8 * RAW_BYTES : 8 * RAW_BYTES + 8] = (1_000_000).to_bytes(
+        8, sys.byteorder
+    )  # never happens; a sum that begins anew would see it
     fold.apply(fold.next_index, named("intake/more", [Run(ONE, 0, rows=2, raw_bytes=7)]))
     assert (Backlog(fold, None, counted).summary(TP, 0).rows, Backlog(fold, None, counted).summary(TP, 0).bytes) == (7, 57)
     assert Backlog(fold, None, counted).summary(TP, 1).bytes == 47, "another start is another sum"
@@ -72,7 +76,7 @@ def test_what_is_aborted_is_counted_no_more() -> None:
 
 def test_what_is_being_shelved_is_counted_once() -> None:
     fold, counted, shelves = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted](), UnreadShelves()
-    shelves.kept[TP] = fold.partition(TP).segments[:2]
+    shelves.kept[TP] = list(fold.partition(TP).segments[:2])
     assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5
     fold.partition(TP).shelved_to = 2  # the first of two steps: the list goes after it
     assert Backlog(fold, shelves, counted).summary(TP, 0).rows == 5

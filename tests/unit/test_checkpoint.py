@@ -72,7 +72,7 @@ def check_same(whole: IntakeFold, cut: IntakeFold, shelved: Shelved) -> None:
         segments, gaps = shelved.get(tp, ([], []))
         assert all(segment.end <= held.shelved_to for segment in segments)
         assert all(segment.base >= held.shelved_to for segment in held.segments)
-        assert segments + held.segments == twin.segments
+        assert [*segments, *held.segments] == list(twin.segments)
         assert merged([*gaps, *held.gaps], 0, twin.next_offset) == merged(twin.gaps, 0, twin.next_offset)
 
 

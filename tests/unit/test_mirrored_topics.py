@@ -111,6 +111,7 @@ def test_records_that_state_no_offset_do_not_count(bench: Bench) -> None:
         ([(0, 5)], False, True, "which is not mirrored"),
         ([(0, 5)], True, False, "without the positions"),
         ([(5, 9), (8, 12)], True, True, "behind a later one"),
+        ([(2**63 - 4, 2**63)], True, True, "larger than there can be"),
     ],
 )
 def test_an_entry_that_cannot_be_is_told(runs: list[tuple[int, int]], mirrored: bool, moves: bool, why: str) -> None:

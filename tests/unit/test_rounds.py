@@ -430,7 +430,7 @@ class FootersOnly(UnreadShelves):
     """Sums are known from the index, rows are damaged."""
 
     def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
-        return summed(self.kept[tp], start)
+        return summed(Segments.of(self.kept[tp]), start)
 
 
 @pytest.mark.parametrize("error", [Corrupted("shelf is damaged"), NotFound("no such shelf")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intake.segments import FileRef, SegmentRef, Segments
+from intake.segments import HeldSegments, SegmentRef, Segments
 from tests.support.segments import file_ref, segment
 
 PLACED = st.lists(st.tuples(st.integers(1, 2**31), st.integers(0, 2**40), st.integers(0, 5), st.integers(0, 2**50)), max_size=8)
@@ -43,13 +44,36 @@ def test_they_are_the_same_as_a_list(lines: list[tuple[int, int, int, int]], low
         assert (found.first_index, found.last_index) == (listed[0].file.log_index, listed[-1].file.log_index)
 
 
-@given(lines=st.lists(PLACED, max_size=4), shared=st.booleans())
-def test_joined_they_follow_each_other(lines: list[list[tuple[int, int, int, int]]], shared: bool) -> None:
+@given(lines=st.lists(PLACED, max_size=4))
+def test_joined_they_follow_each_other(lines: list[list[tuple[int, int, int, int]]]) -> None:
     groups = [made(one, 2**33 * number) for number, one in enumerate(lines)]
-    files: dict[int, FileRef] = {}
-    whole = Segments.joined([Segments.of(group, files if shared else None) for group in groups])
+    whole = Segments.joined([Segments.of(group) for group in groups])
     assert whole == [one for group in groups for one in group]
     assert pickle.loads(pickle.dumps(whole)) == whole
+
+
+@given(lines=PLACED, places=st.lists(st.integers(0, 8), max_size=6).map(sorted), offset=st.integers(0, 2**34))
+def test_held_ones_grow_and_are_cut(lines: list[tuple[int, int, int, int]], places: list[int], offset: int) -> None:
+    listed = made(lines)
+    held = HeldSegments.of(listed[:3])
+    early = held[:]
+    for one in listed[3:]:
+        held.append(one)
+    assert early == listed[:3], "what was taken out does not grow"
+    assert (list(held), len(held), bool(held)) == (listed, len(listed), bool(listed))
+    assert [held[place] for place in range(-len(listed), len(listed))] == [listed[place] for place in range(-len(listed), len(listed))]
+    assert [held.end_of(place) for place in range(len(listed))] == [one.end for one in listed]
+    assert [one.log_index for one in held.files] == [one.file.log_index for one in listed]
+    for low in range(len(listed) + 1):
+        assert held.first_beyond(offset, low) == low + sum(one.end <= offset for one in listed[low:])
+    pairs = [(min(low, len(listed)), min(high, len(listed))) for low, high in zip(places[::2], places[1::2], strict=False)]
+    left = held.parts(pairs)
+    assert left == [one for low, high in pairs for one in listed[low:high]]
+    assert left == HeldSegments.of(left)
+    assert (left == held) is (list(left) == listed)
+    if left:
+        assert left != HeldSegments.of([*left[:-1], left[-1]._replace(floor_us=-5)])
+        assert left != HeldSegments.of([*left[:-1], left[-1]._replace(file=replace(left[-1].file, size=99))])
 
 
 def test_what_is_sent_names_just_the_files_it_needs() -> None:
