@@ -9,19 +9,23 @@
   the first record until all are in their tables: requests by kind, and per GiB of raw bytes.
 - `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark session, from planning to
   stored archives, in turns; the ratio is that of the same repetition. `archive_ms` is what each further archive takes, of CPU.
+- `one_topic_large`: the same with ten times the records, so that an archive has as many as one that was worth waiting for.
 
-    python -m bench.partitions [--parts one_topic many requests] [--seconds 600] [--topics 1000] [--records 2000000] [--repetitions 3]
-                               [--request-topics 100] [--request-seconds 300] [--quick] [--output FILE]
+    python -m bench.partitions [--parts one_topic one_topic_large many requests] [--seconds 600] [--topics 1000] [--records 2000000]
+                               [--repetitions 3] [--request-topics 100] [--request-seconds 300] [--quick] [--output FILE]
+
+A part that is asked for replaces that part of the file, and what else is in it stays.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -44,6 +48,8 @@ from tests.support.scrapes import Series, series
 
 PARTITIONS = 4
 FEW, WIDE = 8, 2000
+LARGER = 10
+"""Times the records, where archives are to be as large as in life."""
 LOOK_S, MEMORY_S = 15.0, 5.0
 WANTED_PLAN_S = 1.0
 WANTED_RATIO = 1.5
@@ -209,6 +215,12 @@ def requests(folder: Path, sizes: Sizes, server: S3Server, proxy: CountingProxy)
     }
 
 
+def requests_counted(root: Path, sizes: Sizes) -> dict[str, Any]:
+    """The same with a server of its own."""
+    with S3Server(root / "s3") as server, CountingProxy(server) as proxy:
+        return requests(root / "requests", sizes, server, proxy)
+
+
 def _archived(daemon: Site, records: int) -> bool:
     time.sleep(1.0)
     return _waiting(daemon.metrics()) == 0 and _total(daemon, "archiver_archive_records_total") == records
@@ -218,13 +230,13 @@ def _total(daemon: Site, name: str) -> int:
     return round(sum(value for (one, _), value in daemon.metrics().items() if one == name))
 
 
-def one_topic(folder: Path, sizes: Sizes) -> dict[str, Any]:
+def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[str, Any]:
     """The same records in few partitions and in many."""
     sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
-    spent: dict[int, list[tuple[float, float]]] = {FEW: [], sizes.wide: []}
+    spent: dict[int, list[tuple[float, float]]] = {FEW: [], wide: []}
     try:
-        runs = {count: Refinement(SHAPES["nested"], sizes.records, folder / str(count), sessions, count) for count in spent}
-        for repetition in range(-1, sizes.repetitions):
+        runs = {count: Refinement(SHAPES["nested"], records, folder / str(count), sessions, count) for count in spent}
+        for repetition in range(-1, repetitions):
             for count, run in runs.items():
                 before, began = own_cpu_seconds(), time.perf_counter()
                 run.on_spark()
@@ -232,38 +244,39 @@ def one_topic(folder: Path, sizes: Sizes) -> dict[str, Any]:
                     spent[count].append((own_cpu_seconds() - before, time.perf_counter() - began))
     finally:
         sessions.close()
-    few, wide = spent.values()
-    ratios = [[one[at] / other[at] for one, other in zip(wide, few, strict=True)] for at in (0, 1)]
+    ratios = [[one[at] / other[at] for one, other in zip(spent[wide], spent[FEW], strict=True)] for at in (0, 1)]
+    further_s = [one[0] - other[0] for one, other in zip(spent[wide], spent[FEW], strict=True)]
     return {
-        "records": sizes.records,
+        "records": records,
         "partitions": list(spent),
-        "repetitions": sizes.repetitions,
-        **{f"records_per_core_second_{count}": spread([sizes.records / cpu for cpu, _ in taken]) for count, taken in spent.items()},
+        "repetitions": repetitions,
+        **{f"records_per_core_second_{count}": spread([records / cpu for cpu, _ in taken]) for count, taken in spent.items()},
         "slower_by_cpu": spread(ratios[0]),
         "slower_by_the_clock": spread(ratios[1]),
-        "archive_ms": spread([1000 * (one[0] - other[0]) / (sizes.wide - FEW) for one, other in zip(wide, few, strict=True)]),
+        "archive_ms": spread([1000 * seconds / (wide - FEW) for seconds in further_s]),
         "stored_bytes": {str(count): run.stored_bytes for count, run in runs.items()},
         "wanted_ratio": WANTED_RATIO,
         "reached": spread(ratios[1])["median"] <= WANTED_RATIO,
     }
 
 
-def measure(sizes: Sizes, parts: Sequence[str], root: Path) -> dict[str, Any]:
-    """The result document."""
-    found: dict[str, Any] = {}
-    load = os.getloadavg()[0]
-    if "one_topic" in parts:
-        found["one_topic"] = one_topic(root / "one", sizes)
-    if "many" in parts:
-        found["many"] = many(root / "many", sizes)
-    if "requests" in parts:
-        with S3Server(root / "s3") as server, CountingProxy(server) as proxy:
-            found["requests"] = requests(root / "requests", sizes, server, proxy)
+def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The result document; what was not asked for is as `known`."""
+    found = {part: known[part] for part in PARTS if part in known}
+    work: dict[str, Callable[[], dict[str, Any]]] = {
+        "one_topic": lambda: one_topic(root / "one", sizes.records, sizes.repetitions, sizes.wide),
+        "one_topic_large": lambda: one_topic(root / "large", LARGER * sizes.records, 1, sizes.wide),
+        "many": lambda: many(root / "many", sizes),
+        "requests": lambda: requests_counted(root, sizes),
+    }
+    for part in parts:
+        load = os.getloadavg()[0]
+        found[part] = work[part]() | {"load_before": round(load, 1)}
     return {
         "what": "many topics and partitions at a record a second each, and one topic with 2,000 partitions beside 8",
         **found,
         "wanted_plan_s": WANTED_PLAN_S,
-        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "load_before": load},
+        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {
             "python": platform.python_version(),
             "s3proxy": PACKAGE.split(":")[2],
@@ -272,7 +285,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path) -> dict[str, Any]:
     }
 
 
-PARTS = ("one_topic", "many", "requests")
+PARTS = ("one_topic", "one_topic_large", "many", "requests")
 QUICK = Sizes(
     topics=3,
     seconds=6.0,
@@ -300,7 +313,8 @@ def main() -> None:
     options = parser.parse_args()
     sizes = Sizes(options.topics, options.seconds, options.request_topics, options.request_seconds, options.records, options.repetitions)
     with tempfile.TemporaryDirectory(prefix="bench-partitions-") as folder:
-        tell(measure(QUICK if options.quick else sizes, options.parts, Path(folder)), options.output)
+        known = json.loads(options.output.read_text(encoding="utf-8")) if options.output and options.output.exists() else {}
+        tell(measure(QUICK if options.quick else sizes, options.parts, Path(folder), known), options.output)
 
 
 if __name__ == "__main__":

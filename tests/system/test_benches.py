@@ -326,7 +326,8 @@ def test_partitions(tmp_path: Path) -> None:
     assert requests["requests"] == sum(requests[kind] for kind in ("PUT", "POST", "GET", "HEAD", "LIST", "DELETE"))
     assert requests["raw_bytes"] > 100 * requests["records"]
     assert requests["PUT"] > requests["topics"], "an archive and table metadata of each"
-    assert one_topic["partitions"] == [8, 100]
+    assert one_topic["partitions"] == document["one_topic_large"]["partitions"] == [8, 100]
+    assert document["one_topic_large"]["records"] == 10 * one_topic["records"]
     for what in ("slower_by_cpu", "slower_by_the_clock", "records_per_core_second_8", "records_per_core_second_100"):
         check_spread(one_topic[what])
 
