@@ -100,7 +100,7 @@ format: $(INSTALLED)  ## Format the code and repair what the linter can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(INSTALLED)  ## Generate docs/configuration.md and docs/metrics.md
+docs: $(INSTALLED)  ## Generate docs/configuration.md, docs/metrics.md, docs/openapi.json, and docs/performance.md of bench/results
 	$(BIN)/python scripts/generate_docs.py
 
 proto: $(INSTALLED)  ## Generate the Python code of the .proto files
@@ -133,7 +133,7 @@ bench-limit: java $(INSTALLED)  ## Measure refinement against the libraries alon
 	$(BIN)/python -m bench.limit --output bench/results/limit.json
 
 bench-writer: $(INSTALLED)  ## Measure the vectorised writer
-	$(BIN)/python bench/writer.py
+	$(BIN)/python -m bench.writer --output bench/results/writer.json
 
 bench-capacity: $(INSTALLED)  ## Count the bytes and objects that docs/operations/capacity.md reckons with
 	$(BIN)/python -m bench.capacity --output bench/results/capacity.json

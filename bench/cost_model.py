@@ -60,7 +60,7 @@ PUBLISHED = Prices(
     disk=42_025 / (57 * VOLUME_GIB),
     broker=8_039 / 57,
 )
-"""docs/performance.md says where they stand."""
+"""docs/performance.md says where they stand (scripts/performance/cost.py)."""
 BUFSTREAM, KAFKA = 11_147, 84_796
 """The published amounts a month, for 1 GiB/s in, 1 GiB/s out, seven days kept, compressed to a quarter."""
 
@@ -207,30 +207,50 @@ def requests_table(found: Mapping[str, Any], name: str = "nested") -> list[str]:
     return _rows(f"for a GiB of {name} records", list(columns), rows)
 
 
-def month_table(found: Mapping[str, Any]) -> list[str]:
-    """Dollars a month at 1 GiB/s."""
-    messages = found["cost"]["messages"]
-    rows: dict[str, list[str]] = {}
-    for message in messages.values():
+@dataclass(frozen=True)
+class Month:
+    """Of a message, at 1 GiB/s."""
+
+    cores: float
+    paid: Mapping[str, float]
+    """Dollars by what for."""
+    kafka: float
+
+    @property
+    def together(self) -> float:
+        """All that is paid."""
+        return sum(self.paid.values())
+
+
+def months(found: Mapping[str, Any]) -> dict[str, Month]:
+    """Of each message, with the settings for fewer requests."""
+    reckoned = {}
+    for name, message in found["cost"]["messages"].items():
         use, _ = use_of(as_by_default(message, found, **FEWER_REQUESTS), CLEANING, message, found)
-        paid = month(use, PUBLISHED)
-        kafka = kafka_month(message["by_raw"]["kafka_1MiB"], 1, PUBLISHED)
-        cells = {"processors that are paid for": f"{use.cores:,.0f}"} | {what: f"{dollars:,.0f}" for what, dollars in paid.items()}
+        reckoned[name] = Month(use.cores, month(use, PUBLISHED), kafka_month(message["by_raw"]["kafka_1MiB"], 1, PUBLISHED))
+    return reckoned
+
+
+def month_table(found: Mapping[str, Any], reckoned: Mapping[str, Month]) -> list[str]:
+    """Dollars a month at 1 GiB/s."""
+    rows: dict[str, list[str]] = {}
+    for one in reckoned.values():
+        cells = {"processors that are paid for": f"{one.cores:,.0f}"} | {what: f"{dollars:,.0f}" for what, dollars in one.paid.items()}
         cells |= {
-            "together": f"{sum(paid.values()):,.0f}",
-            "Kafka, three replicas, the same records": f"{kafka:,.0f}",
-            "Kafka by ours": f"{kafka / sum(paid.values()):.1f}",
+            "together": f"{one.together:,.0f}",
+            "Kafka, three replicas, the same records": f"{one.kafka:,.0f}",
+            "Kafka by ours": f"{one.kafka / one.together:.1f}",
         }
         for what, cell in cells.items():
             rows.setdefault(what, []).append(cell)
-    return _rows("dollars a month", [_named(name, message) for name, message in messages.items()], rows)
+    return _rows("dollars a month", [_named(name, found["cost"]["messages"][name]) for name in reckoned], rows)
 
 
 def main() -> None:
     """Print the tables of docs/performance.md."""
     found = results()
-    for table in (bytes_table, requests_table, month_table):
-        print("\n".join(table(found)), end="\n\n")
+    for table in (bytes_table(found), requests_table(found), month_table(found, months(found))):
+        print("\n".join(table), end="\n\n")
 
 
 if __name__ == "__main__":

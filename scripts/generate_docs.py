@@ -1,5 +1,5 @@
-"""Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of metrics, and
-docs/openapi.json from the table of what the port answers to.
+"""Generates docs/configuration.md from the settings' own docstrings, docs/metrics.md from the table of metrics,
+docs/openapi.json from the table of what the port answers to, and docs/performance.md from the results of benches.
 
 With --check, says whether the committed pages are up to date.
 """
@@ -23,10 +23,13 @@ from archiver.settings import Settings  # noqa: E402 - after the path is known
 from archiver.settings_types import Group, parse_duration, parse_retention, parse_size  # noqa: E402
 from archiver.web import openapi  # noqa: E402
 from scripts import metrics_page  # noqa: E402
+from scripts.performance import page as performance_page  # noqa: E402
+from scripts.performance.measured import FigureMissingError  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 METRICS_PAGE = ROOT / "docs" / "metrics.md"
 OPENAPI = ROOT / "docs" / "openapi.json"
+PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 HEAD = """# Configuration
 
 Generated from the code by `make docs`; do not edit.
@@ -192,14 +195,24 @@ def _bytes(value: int) -> str:
 
 def main() -> int:
     """Generate or check; the exit code."""
-    wanted = {PAGE: page(), METRICS_PAGE: metrics_page.page(), OPENAPI: json.dumps(openapi.document(), ensure_ascii=False, indent=2) + "\n"}
+    try:
+        performance = performance_page.page()
+    except FigureMissingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    wanted = {
+        PAGE: page(),
+        METRICS_PAGE: metrics_page.page(),
+        OPENAPI: json.dumps(openapi.document(), ensure_ascii=False, indent=2) + "\n",
+        PERFORMANCE_PAGE: performance,
+    }
     if "--check" not in sys.argv[1:]:
         for path, text in wanted.items():
             path.write_text(text, encoding="utf-8")
         return 0
     stale = [str(path.relative_to(ROOT)) for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if stale:
-        print(f"error: {' and '.join(stale)} is not what the code says; run make docs", file=sys.stderr)
+        print(f"error: {' and '.join(stale)} is not what the code and the results say; run make docs", file=sys.stderr)
         return 1
     print(f"{', '.join(str(path.relative_to(ROOT)) for path in wanted)} are up to date")
     return 0

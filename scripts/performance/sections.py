@@ -1,0 +1,91 @@
+"""A section of the page: where its figures are from, its text, and what it says of the project's aims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scripts.performance.measured import Measured, Spread
+from scripts.performance.words import Writing, listed, paragraph, ratio, shown, whole
+
+NO_AIM = "no aim set"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One of the things that an aim is about."""
+
+    measured: str
+    reached: bool | None
+    """None where nothing was wanted."""
+    name: str = ""
+    """Empty where there is only one."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What was wanted, and what came of it."""
+
+    subject: str
+    what: str
+    wanted: str
+    cases: Sequence[Case]
+
+    def row(self) -> list[str]:
+        """Of the table at the head of the page."""
+        told = ", ".join(f"{case.name} {case.measured}".lstrip() for case in self.cases)
+        return [self.subject, self.what, self.wanted, told, verdict(self.cases)]
+
+
+def at_least(wanted: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
+    """Judged by the middle."""
+    return Case(shown(spread, how), spread.middle >= wanted, name)
+
+
+def at_most(wanted: float, spread: Spread, how: Writing = ratio, name: str = "") -> Case:
+    """Judged by the middle."""
+    return Case(shown(spread, how), spread.middle <= wanted, name)
+
+
+def verdict(cases: Sequence[Case]) -> str:
+    """Of all cases, or which are which."""
+    judged = [case for case in cases if case.reached is not None]
+    good, bad = ([case.name for case in judged if case.reached is reached] for reached in (True, False))
+    if not judged:
+        return "-"
+    if not good or not bad:
+        return "reached" if good else "**missed**"
+    return f"reached: {listed(good)}; **missed**: {listed(bad)}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """All of one measurement."""
+
+    title: str
+    sources: Sequence[tuple[str, Measured]]
+    """Targets of make, with what each wrote."""
+    parts: Sequence[str]
+    """Paragraphs and tables, each with the end of its last line."""
+    aims: Sequence[Aim] = ()
+
+    def text(self) -> str:
+        """As it stands on the page."""
+        bullet = "- " if len(self.sources) > 1 else ""
+        sources = "".join(paragraph(bullet + source(*one)) for one in self.sources)
+        return "\n".join([f"## {self.title}\n", sources, *self.parts])
+
+
+def source(target: str, result: Measured) -> str:
+    """Who wrote a result, and where: as far as the result says it."""
+    machine = f"{result.at('machine.system').value}, {whole(result.number('machine.cores'))} cores"
+    versions = [f"{name} {part.value}" for name, part in result.parts("versions").items() if isinstance(part.value, str)]
+    return f"`make {target}`, `{result.file}`: {machine}{load(result)}; {', '.join(versions)}."
+
+
+def load(result: Measured) -> str:
+    """Of the machine, before or after the run."""
+    for name in ("machine.load_before", "load_average_before.0", "load", "load_average.0", "load_at_end"):
+        if result.has(name):
+            return f", load {result.number(name):.1f}"
+    return ""

@@ -1,0 +1,272 @@
+"""Does docs/performance.md follow the results: are figures, sentences and verdicts others when the results are?"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts import generate_docs
+from scripts.performance import cost, intake, logs, reading, refinement, tables
+from scripts.performance.measured import FigureMissingError, Measured, Results
+from scripts.performance.page import RESULTS, SECTIONS, page
+from scripts.performance.sections import Section, verdict
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@cache
+def _stored(name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return document
+
+
+def document_of(name: str) -> dict[str, Any]:
+    """As it was measured, to be changed."""
+    return copy.deepcopy(_stored(name))
+
+
+def section(make: Callable[[Results], Section], **documents: dict[str, Any]) -> Section:
+    """Made of these results, and of what was measured for the others."""
+    return make(lambda name: Measured(name, documents.get(name) or document_of(name)))
+
+
+@cache
+def committed() -> str:
+    """The page of what was measured."""
+    return page()
+
+
+def words(made: Section) -> str:
+    return " ".join(made.text().split())
+
+
+def verdicts(made: Section) -> list[str]:
+    return [verdict(aim.cases) for aim in made.aims]
+
+
+def spread(middle: float) -> dict[str, float]:
+    return {"min": middle / 2, "median": middle, "max": middle * 2}
+
+
+def test_every_result_but_those_of_other_pages_is_on_the_page() -> None:
+    told = set(re.findall(r"`bench/results/(\w+)\.json`", committed()))
+    assert {path.stem for path in RESULTS.glob("*.json")} - told == {"growth_commits"}, "the decisions 0032 and 0045 say it"
+
+
+def test_every_section_has_a_target_of_its_own() -> None:
+    text = committed()
+    assert len(re.findall(r"^(?:- )?`make bench-[a-z-]+`, `bench/results/", text, re.MULTILINE)) >= len(SECTIONS)
+    assert text.startswith("# Performance\n\nGenerated from `bench/results/` by `make docs`; do not edit.")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "reached"),
+    [
+        ("peers", reading.peers, lambda found: [found["reached"][name] for name in ("streaming", "sink")]),
+        ("freshness", reading.freshness, lambda found: [found["profiles"]["eager"]["p99_below_wanted"], found["idle"]["reached"]]),
+        ("writer", intake.writer, lambda found: [found["reached"]]),
+        ("mirror", intake.mirror, lambda found: [found["reached"]]),
+        ("log", logs.sqlite, lambda found: [found["append"]["reached"]]),
+    ],
+)
+def test_a_verdict_is_that_of_the_bench(
+    name: str, make: Callable[[Results], Section], reached: Callable[[dict[str, Any]], list[bool]]
+) -> None:
+    assert verdicts(section(make)) == ["reached" if one else "**missed**" for one in reached(document_of(name))]
+
+
+def test_the_limit_follows_its_figures() -> None:
+    found = document_of("limit")
+    for number, shape in enumerate(found["shapes"].values()):
+        shape["refine_by_libraries"] = spread(0.95 if number else 0.123)
+        shape["whole_by_libraries"] = spread(0.5)
+    first, *others = found["shapes"]
+    made = section(refinement.limit, limit=found)
+    assert verdicts(made) == [f"reached: {' and '.join(others)}; **missed**: {first}", "**missed**"]
+    assert "| refinement on Spark (wanted: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(made).replace("0.061", "0.06")
+    found["wanted_at_least"] = {"refine": 0.1, "whole": 0.5}
+    assert verdicts(section(refinement.limit, limit=found)) == ["reached", "reached"]
+
+
+def test_a_step_that_nobody_takes_has_no_row() -> None:
+    found = document_of("limit")
+    assert "| digest |" in words(section(refinement.limit, limit=found))
+    for shape in found["shapes"].values():
+        shape["steps"]["task"].pop("digest")
+        shape["steps"]["task"]["fsync"] = 1.25
+    made = words(section(refinement.limit, limit=found))
+    assert "| digest |" not in made
+    assert "| fsync | -, 1.2 |" in made
+
+
+def test_peers_follow_their_figures() -> None:
+    found = document_of("peers")
+    found["archiver_by_peer"] = {name: spread(4.0) for name in found["archiver_by_peer"]}
+    found["contenders"]["archiver"]["records_per_core_second"] = spread(200_000)
+    made = section(reading.peers, peers=found)
+    assert verdicts(made) == ["reached", "**missed**"], "wanted are 4 and 6"
+    assert "| the archiver | 200 (100 to 400) |" in words(made)
+    assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, wanted: 4;" in words(made)
+
+
+def test_freshness_follows_its_figures_and_what_was_run() -> None:
+    found = document_of("freshness")
+    eager = found["profiles"]["eager"]
+    eager["visible_s"]["p99"], found["idle"]["many"]["cores"]["all"] = 15.0, 0.051
+    made = section(reading.freshness, freshness=found)
+    assert verdicts(made) == ["**missed**", "**missed**"]
+    assert "took 5.1 % of a core" in words(made)
+    found["profiles"] = {"defaults": {**eager, "oldest_slope_s_per_minute": None}}
+    found["idle"] = None
+    made = section(reading.freshness, freshness=found)
+    assert (verdicts(made), "too few snapshots" in words(made), "idle" in words(made)) == ([], True, False)
+
+
+def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
+    found = document_of("partitions")
+    found["many"]["plan_s_max"] = 0.99
+    found["many"]["oldest_s"] = [[0, 1.0], [15, 444.4], [30, 2.0]]
+    found["one_topic"] |= {"slower_by_cpu": spread(1.2), "slower_by_the_clock": spread(1.6), "archive_ms": spread(2.0)}
+    found["one_topic"]["records_per_core_second_8"] = spread(250_000)
+    made = section(reading.partitions, partitions=found)
+    assert verdicts(made) == ["reached", "reached: by CPU; **missed**: by the clock"]
+    assert "| the oldest record without a table, at most | 444 s |" in words(made)
+    assert "from some 1,000 records for each archive on" in words(made), "2 ms by half of 4 µs"
+    for one in found["many"]["round_steps_s"]:
+        one["refine"] = 0.9
+    assert "| refine |" not in words(section(reading.partitions, partitions=found)), "no round refined for a second"
+    for part, verdicts_left in (("many", 1), ("requests", 1), ("one_topic", 0)):
+        found.pop(part)
+        assert len(verdicts(section(reading.partitions, partitions=found))) == verdicts_left
+
+
+def test_growth_follows_its_figures_at_whatever_ages() -> None:
+    found = document_of("growth")
+    small, large = found["tables"]
+    small["growth"]["bytes"], large["growth"]["bytes"] = 1.0, 1.3
+    small["growth"]["audit_entries_per_cpu_s"], large["growth"]["audit_entries_per_cpu_s"] = 100, 6000
+    for curve in small["curves"].values():
+        curve["points"]["10000"] = 3.0
+    large["windows"]["3000"] = {**next(iter(large["windows"].values())), "then": {"archives": 600_000}}
+    made = section(tables.growth, growth=found)
+    assert verdicts(made)[0] == "reached: 1 archive a commit; **missed**: 200 archives a commit"
+    assert verdicts(made)[-1] == "reached", "of the largest table, not of the small one"
+    assert made.aims[-1].what == "fast audit of 600,000 archives, entries per CPU second"
+    assert "| 10,000 | last by first |" in words(made)
+
+
+def test_compaction_says_what_became_slower_too() -> None:
+    found = document_of("compaction")
+    found["queries"]["duckdb"] = {"before_seconds": [1.0, 2.0, 9.0], "after_seconds": [4.0, 4.0, 4.0]}
+    assert "| query by DuckDB, median | 2.00 s | 4.00 s | 0.50 |" in words(section(reading.compaction, compaction=found))
+
+
+def test_costs_follow_what_was_measured() -> None:
+    found = document_of("cost")
+    before = " ".join(committed().split())
+    for message in found["messages"].values():
+        message["archive_by_kafka"]["1MiB"] = 0.25
+        message["archive_cpu_s_per_gib"]["median"] *= 3
+    after = words(section(cost.cost, cost=found))
+    assert "takes 0.25 of a segment" in after
+    together = [re.findall(r"\| together \| ([^|]+) \|", text) for text in (before, after)]
+    assert together[0] != together[1]
+
+
+def test_refused_appends_are_told() -> None:
+    found = document_of("log")
+    assert "No appends were refused" in words(section(logs.sqlite, log=found))
+    found["several_writers"][0]["refused"] = 3
+    assert "3 appends were refused" in words(section(logs.sqlite, log=found))
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Every figure that is not a whole number another one, every name and count as before."""
+    if isinstance(value, dict):
+        return {name: _scaled(part, factor) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_scaled(part, factor) for part in value]
+    return value * factor if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("factor", [0.37, 3.0, 1000.0])
+@pytest.mark.parametrize("make", [one for one in SECTIONS if one is not cost.cost], ids=lambda one: f"{one.__module__}.{one.__name__}")
+def test_a_result_of_the_same_shape_makes_another_section(make: Callable[[Results], Section], factor: float) -> None:
+    before, after = section(make), make(lambda name: Measured(name, _scaled(_stored(name), factor)))
+    assert after.text() != before.text()
+    assert not re.search(r"\bnan\b|\binf\b|None|Measured|Spread\(", after.text())
+    assert [line.count("|") for line in after.text().splitlines() if "|" in line] == [
+        line.count("|") for line in before.text().splitlines() if "|" in line
+    ]
+
+
+def _keys(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Each name of a document with where it stands."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield f"{path}.{name}".lstrip("."), value, name
+            yield from _keys(part, f"{path}.{name}".lstrip("."))
+
+
+@pytest.mark.parametrize("name", ["writer", "mirror", "deep_audit", "backlog"])
+def test_a_figure_that_is_not_there_is_told_with_file_and_key(name: str) -> None:
+    makes = {"writer": intake.writer, "mirror": intake.mirror, "deep_audit": refinement.deep_audit, "backlog": tables.backlog}
+    needed = 0
+    for path in [path for path, _, _ in _keys(document_of(name))]:
+        found = document_of(name)
+        for at, parent, key in _keys(found):
+            if at == path:
+                del parent[key]
+                break
+        message = _missing(makes[name], name, found)
+        needed += message is not None
+        assert message in (None, f"bench/results/{name}.json: there is no {path}")
+    assert needed > 5
+
+
+def _missing(make: Callable[[Results], Section], name: str, found: dict[str, Any]) -> str | None:
+    """What is said of a result, unless its section needs no more than it has."""
+    try:
+        section(make, **{name: found}).text()
+    except FigureMissingError as error:
+        return str(error)
+    return None
+
+
+def test_a_result_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FigureMissingError, match=r"bench/results/limit\.json is not there"):
+        page(tmp_path)
+
+
+def test_the_cost_model_says_what_it_lacks() -> None:
+    found = document_of("requests")
+    del found["steps"]["commit"]
+    with pytest.raises(FigureMissingError, match=r"bench/results/requests\.json.*'commit'"):
+        section(cost.cost, requests=found)
+
+
+def test_the_check_fails_on_a_page_that_is_not_made_of_the_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("PAGE", "METRICS_PAGE", "OPENAPI", "PERFORMANCE_PAGE"):
+        monkeypatch.setattr(generate_docs, name, docs / getattr(generate_docs, name).name)
+    monkeypatch.setattr(generate_docs, "ROOT", tmp_path)
+    monkeypatch.setattr("scripts.performance.page.page", committed)
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr("sys.argv", ["generate_docs.py", *arguments])
+        return generate_docs.main()
+
+    assert run("--check") == 1
+    assert run() == 0
+    assert run("--check") == 0
+    written = (docs / "performance.md").read_text(encoding="utf-8")
+    (docs / "performance.md").write_text(written.replace("**missed**", "reached"), encoding="utf-8")
+    assert run("--check") == 1
