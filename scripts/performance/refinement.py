@@ -83,9 +83,12 @@ def _ratios(shapes: Sequence[Measured], wanted: dict[str, float]) -> list[list[s
 
 
 def _steps(shapes: Sequence[Measured]) -> list[list[str]]:
-    """A row for each step that somebody takes."""
-    rows = []
-    for label, (theirs, ours) in STEPS.items():
+    """A row for each step that somebody takes, also if it is not known here."""
+    rows, known = [], {name for names in STEPS.values() for name in names}
+    others = {
+        name: (name, name) for one in shapes for who in ("default", "task") for name in one.parts(f"steps.{who}") if name not in known
+    }
+    for label, (theirs, ours) in {**STEPS, **others}.items():
         paths = (f"steps.default.{theirs}", f"steps.task.{ours}")
         if any(one.has(path) for one in shapes for path in paths):
             rows.append([label, *(", ".join(tenths(one.number(path)) if one.has(path) else "-" for path in paths) for one in shapes)])
