@@ -32,11 +32,11 @@ from intake.writer import IntakeWriter
 _log = logging.getLogger(__name__)
 
 
-def connect(kafka: KafkaSourceSettings) -> Upstream:
+def connect(kafka: KafkaSourceSettings, clock: Clock) -> Upstream:
     """The cluster of a source. Its library is loaded where a source needs it."""
     from intake.sources.kafka_client import KafkaClient
 
-    return KafkaClient(kafka)
+    return KafkaClient(kafka, clock)
 
 
 def connect_topic(kafka: ControlTopicSettings, clock: Clock) -> Destination:
@@ -158,7 +158,7 @@ class Opened:
     def _mirror(self, kafka: KafkaSourceSettings) -> MirrorPump:
         assert self.application is not None, "a step before has opened it"
         parts = self.application.sequencer, self.application.objects, self._clock, self._ids
-        return mirror_pump(kafka, self._settings().intake, *parts, lambda: connect(kafka))
+        return mirror_pump(kafka, self._settings().intake, *parts, lambda: connect(kafka, self._clock))
 
     @staticmethod
     def _close_writer(writer: IntakeWriter) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
 
+from archiver.clock import Clock
 from archiver.errors import RetryLater
 from archiver.redaction import redacted
 from intake.sources.upstream import Bounds, Place, Polled, Stopped, Trouble, UpstreamTopic
@@ -25,6 +26,10 @@ PER_QUESTION = 500
 FETCH_BYTES_MAX = 50 * 2**20
 """What one answer of a broker may hold, as compressed as it is stored; less if less may be fetched ahead at all."""
 FETCH_PARTITION_BYTES = 2**20
+PORTION_RECORDS = 500
+"""Messages that are taken at once: few enough that each is still in the processor's cache when its fields are asked for."""
+POLL_BYTES_MAX = 4 * 2**20
+"""A poll takes no further portion when it has so many bytes of values."""
 _NO_ID = bytes(16)
 _TROUBLES: dict[int, Trouble] = {
     KafkaError._AUTO_OFFSET_RESET: "out_of_range",  # noqa: SLF001 - the library's public names of local errors begin so
@@ -40,7 +45,14 @@ _TROUBLES: dict[int, Trouble] = {
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _SPECS: Any = _OffsetSpec  # its methods are without types
-_HEADERS: Any = Message.headers
+_HEADERS: Any = Message.headers  # the methods themselves: without types, and for `map`
+_ERROR: Any = Message.error
+_TOPIC: Any = Message.topic
+_PARTITION: Any = Message.partition
+_OFFSET: Any = Message.offset
+_TIMESTAMP: Any = Message.timestamp
+_KEY: Any = Message.key
+_VALUE: Any = Message.value
 _log = logging.getLogger(__name__)
 Key = TypeVar("Key", str, Place)
 
@@ -71,7 +83,8 @@ class ClientSettings(Protocol):
 class KafkaClient:
     """One consumer and one administrative client on the same cluster."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, clock: Clock) -> None:
+        self._clock = clock
         self._timeout_s = settings.request_timeout
         self._broken: set[Place] = set()
         self._leaderless: set[Place] = set()
@@ -158,16 +171,23 @@ class KafkaClient:
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
         self._admin.poll(0)  # what it logs waits for this, without a bound
-        try:
-            messages = self._consumer.consume(records_max, timeout_s)
-        except KafkaException as error:
-            raise later("nothing can be read", error) from error
-        polled = Polled()
-        # A list is faster, and this is done for every record.
-        if self._broken or any([message.error() is not None for message in messages]):  # noqa: C419
-            messages = _sound(messages, polled, self._broken)
-        if messages:
-            _fill(polled, messages)
+        polled, last = Polled(), dict[Place, Any]()
+        left, size, until_s = records_max, 0, self._clock.monotonic_s() + timeout_s
+        while left > 0:
+            portion = min(left, PORTION_RECORDS)
+            try:
+                messages = self._consumer.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
+            except KafkaException as error:
+                raise later("nothing can be read", error) from error
+            left -= len(messages)
+            is_full = len(messages) == portion
+            if self._broken or any(map(_ERROR, messages)):  # no error is false
+                messages = _sound(messages, polled, self._broken)
+            if messages:
+                size += _fill(polled, messages, last)
+            if not is_full or size >= POLL_BYTES_MAX:
+                break
+        polled.epochs = {place: epoch for place, message in last.items() if (epoch := message.leader_epoch()) is not None and epoch >= 0}
         return polled
 
     def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
@@ -185,33 +205,38 @@ class KafkaClient:
         self._consumer.close()
 
 
-def _fill(polled: Polled, messages: list[Any]) -> None:
-    """One pass per field: what is done for every record is all here."""
-    polled.topics = [message.topic() for message in messages]
-    polled.partitions = [message.partition() for message in messages]
-    polled.offsets = [message.offset() for message in messages]
-    polled.timestamps_ms = [message.timestamp()[1] for message in messages]
-    polled.keys = [message.key() for message in messages]
-    polled.values = [message.value() for message in messages]
-    polled.headers = _headers(messages, polled.broken)
-    # The last one of a partition wins. A leader does not change within a fetch, so any record of the end of it will do.
-    last = dict(zip(zip(polled.topics, polled.partitions, strict=True), messages, strict=True))
-    polled.epochs = {place: epoch for place, message in last.items() if (epoch := message.leader_epoch()) is not None and epoch >= 0}
+def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
+    """Add records, and note the last one of each partition; bytes of their values. One pass per field, and `map` over a method of the
+    library is the cheapest of loops: what is done for every record is all here.
+    """
+    topics, partitions, values = list(map(_TOPIC, messages)), list(map(_PARTITION, messages)), list(map(_VALUE, messages))
+    polled.topics += topics
+    polled.partitions += partitions
+    polled.offsets += map(_OFFSET, messages)
+    polled.timestamps_ms += [time_ms for _, time_ms in map(_TIMESTAMP, messages)]
+    polled.keys += map(_KEY, messages)
+    polled.values += values
+    _add_headers(polled, messages)
+    # A leader does not change within a fetch, so any record of the end of it will do for the epoch.
+    if topics.count(topics[0]) == len(topics):  # takes half of what it takes to make a pair of each
+        last |= {(topics[0], partition): message for partition, message in dict(zip(partitions, messages, strict=True)).items()}
+    else:
+        last |= zip(zip(topics, partitions, strict=True), messages, strict=True)
+    return sum([len(value) for value in values if value is not None])
 
 
-def _headers(messages: list[Any], broken: dict[int, str]) -> list[list[tuple[str, bytes | None]] | None]:
+def _add_headers(polled: Polled, messages: list[Any]) -> None:
     """Of each record; those whose headers have names that are no text have none, and are `broken`."""
-    found: list[list[tuple[str, bytes | None]] | None] = []
     rest = iter(messages)
     while True:
         try:
             # Beside its error the library gives a list with a hole, which must never be looked at. The error is raised at once only where
             # the method is called from C, as by `map`. No message is asked twice: then the list comes without the error.
-            found.extend(map(_HEADERS, rest))
-            return found
+            polled.headers.extend(map(_HEADERS, rest))
+            return
         except (UnicodeError, SystemError):
-            broken[len(found)] = "has a header whose name is not UTF-8"
-            found.append(None)
+            polled.broken[len(polled.headers)] = "has a header whose name is not UTF-8"
+            polled.headers.append(None)
 
 
 def _sound(messages: list[Any], polled: Polled, broken: set[Place]) -> list[Any]:

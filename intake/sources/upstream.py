@@ -91,7 +91,7 @@ class Upstream(Protocol):
         """Read these no longer: nothing of them comes any more."""
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
-        """What has come."""
+        """What has come; waits for some of it, no longer than `timeout_s`."""
 
     def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
         """The high offsets that were heard of last, without asking."""

@@ -197,7 +197,7 @@ def test_a_partition_that_another_process_has_begun_is_not_begun_again(site: Sit
 
     slow: Slow
     second = site.process(topic, from_="latest", connect=lambda: slow)
-    slow = Slow(second.settings)
+    slow = Slow(second.settings, site.clock)
     slow.meanwhile = begun_elsewhere
     second.until(lambda: second.state.partitions == 1, "a look")
     second.until_level(site, topic)
@@ -225,7 +225,7 @@ def test_a_partition_that_tells_no_offsets_is_asked_again_soon_and_then_seldom(s
     site.clock = clock = Ahead()
     mute: Mute
     mirror = site.process(topic, discover_interval=3600, connect=lambda: mute)
-    mute = Mute(mirror.settings)
+    mute = Mute(mirror.settings, site.clock)
     mute.of = (topic, 1)
     mirror.until(lambda: mirror.kinds == [(f"{topic}:1", "unreadable")], "the finding")
     before = mute.looks
@@ -250,7 +250,7 @@ def test_from_is_followed_for_a_partition_that_was_there_and_told_nothing(site: 
     cluster.send(f"{topic}.a", numbered(0, 5) + numbered(0, 5, partition=1))
     mute: Mute
     mirror = site.process(f"{topic}.*", from_="latest", connect=lambda: mute)
-    mute = Mute(mirror.settings)
+    mute = Mute(mirror.settings, site.clock)
     mute.of = (f"{topic}.a", 1)
     mirror.until(lambda: mirror.state.partitions == 1, "the other partition")
     cluster.create(f"{topic}.b")
@@ -442,7 +442,8 @@ def test_a_cluster_that_is_away_is_said_and_waited_for(site: Site, topic: str) -
 def test_what_the_client_has_to_say_is_not_heaped_up(topic: str, caplog: pytest.LogCaptureFixture) -> None:
     """Both of its halves log into queues that only polls empty."""
     caplog.set_level("WARNING")
-    client = KafkaClient(KafkaSourceSettings.model_validate({"brokers": "127.0.0.1:9", "topics": topic, "request_timeout": 1}))
+    settings = KafkaSourceSettings.model_validate({"brokers": "127.0.0.1:9", "topics": topic, "request_timeout": 1})
+    client = KafkaClient(settings, SystemClock())
     deadline = time.monotonic() + 30
     while not all(f"#{half}-" in caplog.text for half in ("consumer", "producer")):
         assert time.monotonic() < deadline, caplog.text

@@ -51,7 +51,7 @@ def secured(folder: Path, made: Certificates, protocol: str = "SSL", **more: obj
 
 
 def source(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaClient:
-    return KafkaClient(KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=within_s))
+    return KafkaClient(KafkaSourceSettings(brokers=server.brokers, topics=".*", properties=given, request_timeout=within_s), SystemClock())
 
 
 def control_topic(server: KafkaServer, given: Given, within_s: float = PATIENCE_S) -> KafkaTopic:

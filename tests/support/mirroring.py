@@ -123,7 +123,7 @@ class Mirroring:
         self.checkpointer = Checkpointer(site.log, checkpoints, self.sequencer, log_settings)
         accept_clock = AcceptClock(site.clock, intake.clock_skew_max, intake.clock_settle)
         publisher = FlushPublisher(site.objects, self.sequencer, intake, site.clock, SystemIds(), accept_clock)
-        connect: Callable[[], Upstream] = chosen.get("connect") or (lambda: KafkaClient(self.settings))
+        connect: Callable[[], Upstream] = chosen.get("connect") or (lambda: KafkaClient(self.settings, site.clock))
         self.mirror = Mirror(self.settings, intake, self.sequencer, publisher, accept_clock, site.clock, connect)
 
     @property

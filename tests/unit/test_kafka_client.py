@@ -6,10 +6,12 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
+from archiver.clock import ManualClock
 from archiver.errors import RetryLater
-from intake.sources.kafka_client import _Answers, _sound
+from intake.sources import kafka_client
+from intake.sources.kafka_client import KafkaClient, _Answers, _sound
 from intake.sources.upstream import Place, Polled
 
 
@@ -61,3 +63,91 @@ def test_one_question_without_an_answer_leaves_the_others() -> None:
         answers.unanswered()
     answers.hear("c", answered(7), "c")
     assert (answers.unanswered(), answers.found) == (["a"], {"c": 7})
+
+
+class Fetched:
+    """What the library has fetched, in place of a consumer; and of the administrative client, which is only polled."""
+
+    def __init__(self, *messages: Message[Any, Any]) -> None:
+        self._left = list(messages)
+        self.asked: list[tuple[int, float]] = []
+        self.clock = ManualClock()
+
+    def consume(self, records_max: int, timeout_s: float) -> list[Message[Any, Any]]:
+        self.asked.append((records_max, round(timeout_s, 3)))
+        self.clock.sleep(0.3)
+        taken, self._left = self._left[:records_max], self._left[records_max:]
+        return taken
+
+    def poll(self, timeout_s: float) -> None:
+        pass
+
+
+def message(topic: str, partition: int, offset: int, value: bytes | None = b"v", epoch: int = 1, **more: Any) -> Message[Any, Any]:
+    given = {"key": b"k%d" % offset, "timestamp": (1, 100 + offset)} | more
+    return Message(topic=topic, partition=partition, offset=offset, value=value, leader_epoch=epoch, **given)
+
+
+def polled(fetched: Fetched, records_max: int = 100) -> Polled:
+    client: Any = KafkaClient.__new__(KafkaClient)  # what connects is made in `__init__`
+    client._consumer = client._admin = fetched
+    client._broken, client._clock = set(), fetched.clock
+    found: Polled = client.poll(records_max, 0.5)
+    return found
+
+
+def test_a_poll_takes_portions_until_its_time_is_over_and_then_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
+    headers = [("h", b"1")]
+    fetched = Fetched(*(message("t", 0, offset, headers=headers if offset == 3 else None) for offset in range(5)))
+    found = polled(fetched)
+    assert fetched.asked == [(2, 0.5), (2, 0.2), (2, 0.0)]
+    assert (found.topics, found.partitions, found.offsets) == (["t"] * 5, [0] * 5, [0, 1, 2, 3, 4])
+    assert (found.timestamps_ms, found.keys) == ([100, 101, 102, 103, 104], [b"k0", b"k1", b"k2", b"k3", b"k4"])
+    assert (found.values, found.headers) == ([b"v"] * 5, [None, None, None, headers, None])
+    fetched = Fetched(*(message("t", 0, offset) for offset in range(5)))
+    assert len(polled(fetched, records_max=3).offsets) == 3 and fetched.asked == [(2, 0.5), (1, 0.2)], "never more than fit"
+
+
+def test_a_poll_takes_no_further_portion_of_large_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
+    monkeypatch.setattr(kafka_client, "POLL_BYTES_MAX", 20)
+    found = polled(Fetched(*(message("t", 0, offset, value) for offset, value in enumerate([b"x" * 5, None, b"x" * 15, b"x", b"x"]))))
+    assert found.offsets == [0, 1, 2, 3]
+
+
+def test_an_epoch_is_that_of_the_last_record_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 5)
+    found = polled(
+        Fetched(
+            *[message("t", 0, 0, epoch=1), message("u", 0, 0, epoch=2), message("t", 0, 1, epoch=3), message("t", 1, 0, epoch=4)],
+            message("u", 1, 0, epoch=4),
+            *[message("t", 0, 2, epoch=6), message("t", 1, 1, epoch=-1), message("t", 2, 0, epoch=7)],
+        )
+    )
+    assert found.epochs == {("t", 0): 6, ("u", 0): 2, ("u", 1): 4, ("t", 2): 7}, "of the partition whose last record has none, none"
+
+
+def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    def headers(one: Message[Any, Any]) -> Any:
+        if one.offset() in (1, 3):
+            raise UnicodeError  # what the library says; a message like that cannot be made here
+        return [("h", b"%d" % (one.offset() or 0))]
+
+    monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
+    monkeypatch.setattr(kafka_client, "_HEADERS", headers)
+    found = polled(Fetched(*(message("t", 0, offset) for offset in range(5))))
+    assert (sorted(found.broken), found.headers) == ([1, 3], [[("h", b"0")], None, [("h", b"2")], None, [("h", b"4")]])
+
+
+def test_errors_and_what_is_behind_them_are_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
+    damaged, end = KafkaError(KafkaError._BAD_MSG), KafkaError(KafkaError._PARTITION_EOF)
+    found = polled(
+        Fetched(
+            *[message("t", 0, 0), message("t", 0, 1, error=damaged), message("t", 0, 2), message("t", 1, 0)],
+            *[message("t", 1, 1, error=end), message("t", 1, 1)],
+        )
+    )
+    assert list(zip(found.partitions, found.offsets, strict=True)) == [(0, 0), (1, 0), (1, 1)]
+    assert (found.ends, [one.place for one in found.stopped]) == ({("t", 1): 1}, [("t", 0)])
