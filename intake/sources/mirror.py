@@ -38,8 +38,10 @@ POLL_WAIT_S = 0.1
 LOOK_AGAIN_S = 1.0
 """After so long the cluster is looked at again when a partition stopped for a reason that a look finds, or is found without offsets (then
 after twice as long each time)."""
+BEHIND_RECORDS = 2_000
+"""While polls bring so many, or all that there is room for, the source is behind."""
 CATCHING_UP = 5
-"""While polls come back full the source is behind, and a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
+"""While it is behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
 STATE_EVERY_S = 1.0
 FINDINGS_SHOWN_MAX = 100
 DAMAGED = (
@@ -365,14 +367,14 @@ class Mirror:
     # reading
 
     def _read(self, upstream: Upstream) -> None:
-        room = min(POLL_RECORDS_MAX, self._piece.records_max)
+        room = min(POLL_RECORDS_MAX, self._piece.records_max(len(self._cursors)))
         if not self._cursors or room < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes:
             if not self._cursors:
                 upstream.poll(1, POLL_WAIT_S)  # what the client has to say is heard
             return
         was_empty = not self._piece.moved
         polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
-        self._is_behind = len(polled.offsets) >= room
+        self._is_behind = len(polled.offsets) >= min(room, BEHIND_RECORDS)
         if polled.offsets or polled.ends:
             accept_us = self._accept_clock.accept_us(self._sequencer.fold.newest_us)
             for one in self._piece.add(polled, self._cursors, accept_us):
@@ -423,7 +425,7 @@ class Mirror:
     def _is_due(self) -> bool:
         if not self._piece.moved:
             return False
-        full = self._piece.records_max < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes
+        full = self._piece.records_max(len(self._cursors)) < 1 or self._piece.raw_bytes >= self._pieces.delay_max_bytes
         patience_s = self._pieces.delay_max * (CATCHING_UP if self._is_behind else 1)
         return full or self._clock.monotonic_s() - self._piece_since_s >= patience_s
 

@@ -135,13 +135,25 @@ def test_a_full_piece_fits_one_entry(seed: int) -> None:
     piece = MirrorPiece(16 * 1024, 10**6)
     places = [(topic, partition) for topic in "ab" for partition in range(chance.choice([1, 20, 50]))]
     known, reached = cursors(*places), dict.fromkeys(places, 0)
-    while (room := piece.records_max) >= 1:
+    while (room := piece.records_max(len(known))) >= 1:
         rows = []
         for _ in range(chance.randint(1, room)):
             place = chance.choice(places)
             reached[place] += chance.choice([1, 1, 2])
             rows.append((*place, reached[place] - 1))
         piece.add(polled(*rows), known, 1)
+    moves = piece.moves(0)
+    assert len(SortedFlush(piece.items).parts(16 * 1024 - len(moves) * POSITION_BYTES)) == 1
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 25, 50])
+def test_a_piece_in_which_no_record_follows_another_fits_one_entry(partitions: int) -> None:
+    piece, places = MirrorPiece(16 * 1024, 10**6), [(topic, partition) for topic in "ab" for partition in range(partitions)]
+    known, taken = cursors(*places), 0
+    while (room := piece.records_max(len(known))) >= 1:
+        rows = [(*places[number % len(places)], 1 + 2 * (number // len(places))) for number in range(taken, taken + room)]
+        piece.add(polled(*rows), known, 1)
+        taken += room
     moves = piece.moves(0)
     assert len(SortedFlush(piece.items).parts(16 * 1024 - len(moves) * POSITION_BYTES)) == 1
 
