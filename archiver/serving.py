@@ -25,6 +25,7 @@ from archiver.assemble import Application
 from archiver.clock import Clock, SystemClock
 from archiver.daemon.again import Again
 from archiver.daemon.alone import alone
+from archiver.daemon.collector import look_less_often
 from archiver.daemon.cycles import Cycles
 from archiver.daemon.dependencies import Dependencies
 from archiver.daemon.notify import Notifier
@@ -133,6 +134,7 @@ class Daemon:
     def run(self, signals: Signals) -> int:
         """Serve until asked to stop through `signals`, which are entered; the exit code. Call it in the main thread."""
         os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)  # Whoever started it: what it writes is nobody else's to change.
+        look_less_often()
         with contextlib.closing(self._notifier):
             self._server.start()
             self._export.start()
