@@ -108,8 +108,8 @@ def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | N
 def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
     if not samples:
         return "DELTA_BINARY_PACKED"
-    together = np.concatenate(samples)
-    distinct = len(np.unique(together))
+    together = np.sort(np.concatenate(samples))  # what numpy calls unique takes six times as long
+    distinct = 1 + int(np.count_nonzero(together[1:] != together[:-1]))
     if distinct * _REPEATED > len(together):
         return "DELTA_BINARY_PACKED"
     return None if (distinct - 1).bit_length() < _delta_bits(samples) else "DELTA_BINARY_PACKED"
@@ -136,9 +136,10 @@ def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
     if not samples:
         return None
     count = sum(map(len, samples))
-    if sum(len(one.unique()) for one in samples) * _REPEATED_HERE <= count:
+    different = [one.unique() for one in samples]
+    if sum(map(len, different)) * _REPEATED_HERE <= count:
         return None
-    distinct = _distinct(samples)
+    distinct = _distinct(samples, different)
     size = sum(one.get_total_buffer_size() for one in samples) / count
     if distinct * _REPEATED_TEXTS <= count * times and distinct * size <= DICTIONARY_BYTES_MAX:
         return None
@@ -146,12 +147,15 @@ def _of_texts(samples: list[pa.Array[Any]], times: float) -> str | None:
     return "DELTA_BYTE_ARRAY" if len(shared) and shared.mean() >= _SHARED_MIN else "PLAIN"
 
 
-def _distinct(samples: list[pa.Array[Any]]) -> float:
-    """How many different values the column has, reckoned from those that two samples share: a thousand rows do not show five thousand."""
-    longest = max(samples, key=len)
+def _distinct(samples: list[pa.Array[Any]], different: list[pa.Array[Any]]) -> float:
+    """How many different values the column has, reckoned from those that two samples share: a thousand rows do not show five thousand.
+
+    `different`: those of each sample.
+    """
     if len(samples) == 1 or min(map(len, samples)) < _NEIGHBOURS:
-        samples = [longest.slice(0, len(longest) // 2), longest.slice(len(longest) // 2)]
-    one, other = (sample.unique() for sample in samples)
+        longest = max(samples, key=len)
+        different = [longest.slice(0, len(longest) // 2).unique(), longest.slice(len(longest) // 2).unique()]
+    one, other = different
     both = len(one) + len(other) - len(arrow.concat_arrays([one, other]).unique())
     return len(one) * len(other) / both if both else math.inf
 
@@ -162,7 +166,8 @@ def _shared(texts: pa.Array[Any]) -> npt.NDArray[np.int64]:
     _, offsets, data = plain.buffers()
     ends = np.frombuffer(offsets, np.int32, len(plain) + 1)
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
-    places = ends[:-1, None] + np.arange(_SHARED_MAX)
+    longest = int(np.diff(ends).max(initial=0))
+    places = ends[:-1, None] + np.arange(min(longest, _SHARED_MAX))
     there = places < ends[1:, None]
     values = held[np.minimum(places, len(held) - 1)]
     alike = (values[1:] == values[:-1]) & there[1:] & there[:-1]

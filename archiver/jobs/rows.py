@@ -34,7 +34,7 @@ class TopicRows:
         }
         schema = self.columns.schema
         fields = list(schema.field("kafka").type)
-        struct = pa.StructArray.from_arrays([kafka[field.name].cast(field.type) for field in fields], fields=fields)
+        struct = pa.StructArray.from_arrays([_as(kafka[field.name], field.type) for field in fields], fields=fields)
         columns = {"key": key, "value": value, "headers": records.column("headers"), "kafka": struct}
         return pa.RecordBatch.from_arrays([_as(columns[field.name], field.type) for field in schema], schema=schema)
 

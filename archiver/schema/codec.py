@@ -162,7 +162,9 @@ def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[
 def _gives_back(engine: Engine, columns: Array, messages: Array) -> Bools:
     """Which rows encode to their message again; never one that could not be decoded."""
     if columns.null_count == 0:
-        return _bools(pc.equal(messages, engine.encode(columns)))
+        again = engine.encode(columns)
+        # Nearly always every message comes back. That is told from lengths and bytes as a whole, in half of the time that row by row takes.
+        return np.ones(len(messages), np.bool_) if messages.equals(again) else _bools(pc.equal(messages, again))
     good = np.flatnonzero(_bools(columns.is_valid()))
     result = np.zeros(len(columns), np.bool_)
     for rows in blocks(good):

@@ -139,9 +139,9 @@ class PtarsEngine:
     def _pieces(self, reader: Reader, payloads: pa.BinaryArray, check: bool) -> Iterator[Piece]:
         """The rows that ptars decodes without doubt, in pieces."""
         rows = np.arange(len(payloads), dtype=np.int64)
-        long = pc.greater(pc.binary_length(payloads), GUARDED_BYTES)
-        if pc.any(long).as_py():
-            refused = self._refused(payloads, np.flatnonzero(long.to_numpy(zero_copy_only=False)))
+        lengths = pc.binary_length(payloads)
+        if (pc.max(lengths).as_py() or 0) > GUARDED_BYTES:
+            refused = self._refused(payloads, np.flatnonzero(lengths.to_numpy(zero_copy_only=False) > GUARDED_BYTES))
             rows = _others(rows, refused)
         yield from self._in_pieces(reader, payloads, rows, check, _PIECE_ROWS if self._habit.cut else _WHOLE_ROWS)
 

@@ -139,21 +139,32 @@ def numbers(array: Array) -> npt.NDArray[Any]:
 
 
 def _enum_names(enum: EnumTree, array: Array) -> Array:
-    known = arrow.array([number for number, _ in enum.names], pa.int32())
     texts = arrow.array([name for _, name in enum.names], pa.string())
-    index = pc.index_in(array, value_set=known)
-    names = texts.take(index)
+    names = texts.take(_places(enum, array))
     if names.null_count == array.null_count:
         return names
     # Unknown numbers: decimal text.
     return pc.coalesce(names, array.cast(pa.string()))
 
 
+def _places(enum: EnumTree, array: Array) -> Array:
+    """The places of numbers among those of the enum; null of an unknown one."""
+    if _counts_up(enum):
+        ends = pc.min_max(array).as_py()
+        if ends["min"] is None or (ends["min"] >= 0 and ends["max"] < len(enum.names)):
+            return array  # its own place
+    return pc.index_in(array, value_set=arrow.array([number for number, _ in enum.names], pa.int32()))
+
+
+def _counts_up(enum: EnumTree) -> bool:
+    """Whether the numbers are 0, 1, 2 … without a hole, as most enums have them: then each is its own place, and is not looked for."""
+    return all(number == place for place, (number, _) in enumerate(enum.names))
+
+
 def _enum_numbers(enum: EnumTree, array: Array) -> Array:
     texts = arrow.array([name for _, name in enum.names], pa.string())
-    known = arrow.array([number for number, _ in enum.names], pa.int32())
     index = pc.index_in(array, value_set=texts)
-    result = known.take(index)
+    result = index if _counts_up(enum) else arrow.array([number for number, _ in enum.names], pa.int32()).take(index)
     if result.null_count == array.null_count:
         return result
     unknown = pc.and_(pc.is_null(index), pc.is_valid(array))
