@@ -18,14 +18,16 @@ this run, because it keeps the young ones.
 read it, to look at every partition, and to plan a round. Each is looked at where it has most to do, just before a checkpoint is due.
 
 Tables and log are measured at once, each in a process of its own. After `--minutes` the tables begin no commit but those of a last window,
-so a curve may end early; it says where.
+so a curve may end early; it says where. A part that is not asked for stays in the file as it was.
 
-    python -m bench.growth [--quick] [--tables 1:10000 200:5000] [--entries 100000] [--minutes 600] [--output bench/results/growth.json]
+    python -m bench.growth [--quick] [--parts tables intake] [--tables 1:10000 200:5000] [--entries 100000] [--minutes 600]
+                           [--output bench/results/growth.json]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import sqlite3
@@ -222,12 +224,19 @@ def intake(sizes: Sizes) -> dict[str, Any]:
     return {"segments_per_entry": SEGMENTS, "partitions": PARTITIONS, "points": points, "curves": curves(points, INTAKE_CURVES)}
 
 
-def measure(sizes: Sizes) -> dict[str, Any]:
-    """The result document."""
+PARTS = ("tables", "intake")
+
+
+def measure(sizes: Sizes, parts: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The result document; what was not asked for is as `known`."""
+    found = {part: known[part] for part in PARTS if part in known}
     with ProcessPoolExecutor(len(sizes.tables) + 1, get_context("spawn")) as pool:
-        log = pool.submit(intake, sizes)
-        tables = [pool.submit(run, partitions, sizes) for partitions in sizes.tables]
-        found = {"tables": [one.result() for one in tables], "intake": log.result()}
+        log = pool.submit(intake, sizes) if "intake" in parts else None
+        tables = [pool.submit(run, partitions, sizes) for partitions in sizes.tables] if "tables" in parts else []
+        if tables:
+            found["tables"] = [one.result() for one in tables]
+        if log is not None:
+            found["intake"] = log.result()
     return {
         "what": "what a round, a restart and an audit cost at several ages of a table, and a restart and a round behind a long intake log",
         "cadence_s": sizes.cadence_s,
@@ -248,6 +257,7 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few commits: shows that it works, the numbers mean little")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--tables", nargs="+", default=["1:10000", "200:5000"], help="partitions:commits, the last window begins there")
     parser.add_argument("--entries", type=int, default=AGES[-1], help="of the intake log")
     parser.add_argument("--minutes", type=float, default=600, help="after which the tables get to their end")
@@ -257,7 +267,8 @@ def main() -> None:
     sizes = Sizes(_tables(options.tables), AGES[0], WINDOW, options.entries, options.cadence, 60 * options.minutes)
     if options.quick:
         sizes = Sizes({1: 27, 3: 27}, 5, 3, 1100, options.cadence, sizes.seconds)
-    tell(measure(sizes), options.output)
+    known = json.loads(options.output.read_text(encoding="utf-8")) if options.output and options.output.exists() else {}
+    tell(measure(sizes, options.parts, known), options.output)
 
 
 if __name__ == "__main__":
