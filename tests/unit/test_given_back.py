@@ -34,7 +34,7 @@ class Echo:
 
     def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
         rows: Any = columns.field(0)
-        found: Any = pa.array([self.gives[row] for row in rows.to_pylist()], pa.binary())
+        found: pa.BinaryArray = pa.array([self.gives[row] for row in rows.to_pylist()], pa.binary())
         return found
 
 
