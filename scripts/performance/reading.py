@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from archiver.settings_topics import ArchiveSettings
+from archiver.wording import counted
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section, at_least, at_most
 from scripts.performance.words import between, figure, listed, paragraph, percent, ratio, seconds, shown, size, table, tenths, whole
@@ -124,18 +125,11 @@ def partitions(results: Results) -> Section:
         aims.append(Aim("Many partitions", "planning a round, the slowest", f"less than {wanted:g} s", [case]))
     if found.has("requests"):
         parts.append(_requests(found.at("requests")))
-    if found.has("one_topic"):
-        one = found.at("one_topic")
-        parts.append(_one_topic(one))
-        few, many = (whole(value) for value in one.numbers("partitions"))
-        most = one.number("wanted_ratio")
-        cases = [
-            at_most(most, one.spread(f"slower_{path}"), name=name)
-            for path, name in (("by_the_clock", "by the clock"), ("by_cpu", "by CPU"))
-        ]
-        aims.append(
-            Aim("Many partitions", f"{many} partitions of a topic, by {few} with the same records", f"at most {most:g} times", cases)
-        )
+    for part in ("one_topic", "one_topic_large"):
+        if found.has(part):
+            one = found.at(part)
+            parts.append(_one_topic(one))
+            aims.append(_one_topic_aim(one))
     return Section("Many partitions", [("bench-partitions", found)], parts, aims)
 
 
@@ -160,8 +154,12 @@ def _many(many: Measured, wanted_plan_s: float) -> list[str]:
         ["commits, each of one table in one round", whole(many.number("commits.count"))],
         ["a commit", seconds(many.number("commits.seconds_each"))],
         ["memory of the daemon, at most", f"{whole(daemon.number('max_mb'))} MB"],
-        ["grows in a minute of the second half by", f"{whole(daemon.number('mb_per_minute_of_second_half'))} MB"],
     ]
+    if daemon.has("max_mb_by_minute"):
+        minutes = daemon.numbers("max_mb_by_minute")
+        rows.append(["most of it in each minute of the second half", f"{between(minutes[len(minutes) // 2 :], whole)} MB"])
+    else:
+        rows.append(["grows in a minute of the second half by", f"{whole(daemon.number('mb_per_minute_of_second_half'))} MB"])
     rounds = [one for one in many.each("round_steps_s") if one.number("refine") >= 1]
     for step, label in STEPS.items() if rounds else ():
         limit = f" (wanted: less than {wanted_plan_s:g} s)" if step == "plan" else ""
@@ -179,16 +177,27 @@ def _requests(asked: Measured) -> str:
         fill anything. With more at a time the figures are those of [operations/s3.md](operations/s3.md#requests).""")
 
 
+def _one_topic_aim(one: Measured) -> Aim:
+    few, many = (whole(value) for value in one.numbers("partitions"))
+    most = one.number("wanted_ratio")
+    cases = [
+        at_most(most, one.spread(f"slower_{path}"), name=name) for path, name in (("by_the_clock", "by the clock"), ("by_cpu", "by CPU"))
+    ]
+    what = f"{many} partitions of a topic, by {few} with the same {whole(one.number('records'))} records"
+    return Aim("Many partitions", what, f"at most {most:g} times", cases)
+
+
 def _one_topic(one: Measured) -> str:
     few, many = one.numbers("partitions")
     record_s, archive_s = 1 / one.number(f"records_per_core_second_{few:.0f}.median"), one.number("archive_ms.median") / 1000
     wanted, reckoned = one.number("wanted_ratio"), ""
+    repetitions = counted(round(one.number("repetitions")), "repetition")
     if wanted > 1:
         enough = figure(archive_s / ((wanted - 1) * record_s), 2)
         reckoned = f" So by reckoning, not by a run, {wanted:g} times by CPU are reached from some {enough} records for each archive on."
     return paragraph(f"""
         One topic, {whole(one.number("records"))} nested orders, {whole(many)} partitions beside {whole(few)}, refined on the same
-        session in turns, {whole(one.number("repetitions"))} repetitions: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a
+        session in turns, {repetitions}: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a
         record and {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; wanted is {wanted:g} at most. Each further
         archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
         {seconds(record_s)} each.{reckoned}""")

@@ -181,14 +181,18 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     found["many"]["oldest_s"] = [[0, 1.0], [15, 444.4], [30, 2.0]]
     found["one_topic"] |= {"slower_by_cpu": spread(1.2), "slower_by_the_clock": spread(1.6), "archive_ms": spread(2.0)}
     found["one_topic"]["records_per_core_second_8"] = spread(250_000)
+    found["one_topic_large"] = found["one_topic"] | {"records": 20_000_000, "slower_by_the_clock": spread(1.4)}
     made = section(reading.partitions, partitions=found)
-    assert verdicts(made) == ["reached", "reached: by CPU; **missed**: by the clock"]
+    assert verdicts(made) == ["reached", "reached: by CPU; **missed**: by the clock", "reached"]
+    assert made.aims[-1].what == "2,000 partitions of a topic, by 8 with the same 20,000,000 records"
     assert "| the oldest record without a table, at most | 444 s |" in words(made)
     assert "from some 1,000 records for each archive on" in words(made), "2 ms by half of 4 µs"
+    found["many"]["memory"]["daemon"]["max_mb_by_minute"] = [9, 700, 500, 600]
+    assert "| most of it in each minute of the second half | 500 to 600 MB |" in words(section(reading.partitions, partitions=found))
     for one in found["many"]["round_steps_s"]:
         one["refine"] = 0.9
     assert "| refine |" not in words(section(reading.partitions, partitions=found)), "no round refined for a second"
-    for part, verdicts_left in (("many", 1), ("requests", 1), ("one_topic", 0)):
+    for part, verdicts_left in (("many", 2), ("requests", 2), ("one_topic", 1), ("one_topic_large", 0)):
         found.pop(part)
         assert len(verdicts(section(reading.partitions, partitions=found))) == verdicts_left
 
