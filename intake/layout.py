@@ -5,7 +5,6 @@ Pure. Promises to honour slices (an array's own offset) and nulls whatever garba
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +17,6 @@ Int64Array: TypeAlias = npt.NDArray[np.int64]
 ArrowArray: TypeAlias = Any
 """A `pyarrow.Array`; its published types lack half of its methods, so checking against them would forbid correct code."""
 
-INT32_MAX = 2**31 - 1
 _arrow: Any = pa
 
 
@@ -33,19 +31,6 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def list_array(offsets: npt.NDArray[np.int32], elements: ArrowArray, list_type: pa.DataType) -> ArrowArray:
     """A list array without nulls."""
     return _arrow.ListArray.from_arrays(_arrow.array(offsets), elements, type=list_type)
-
-
-def binary_array(values: Sequence[bytes | None]) -> ArrowArray:
-    """What `pa.array` makes of them. Joined at once they take less than half of what it takes to add each to a buffer that grows."""
-    try:
-        data = b"".join(values)  # type: ignore[arg-type]  # a null ends it
-    except TypeError:
-        data = None
-    if data is None or len(data) > INT32_MAX:
-        return pa.array(values, pa.binary())
-    ends = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.frombuffer(array("i", map(len, values)), np.int32), out=ends[1:])  # type: ignore[arg-type]
-    return pa.Array.from_buffers(pa.binary(), len(values), [None, pa.py_buffer(ends.data), pa.py_buffer(data)])
 
 
 def binary_layout(array: ArrowArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:

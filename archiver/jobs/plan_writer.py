@@ -155,8 +155,7 @@ class PlanWriter:
         bases, rows, raw_bytes, floors_us = np.array(lines, np.int64).T
         records = _joined(loose.slices)
         firsts = np.cumsum(rows) - rows
-        shifts = bases - firsts  # all the same as long as no gap lies between segments
-        offsets = np.arange(loose.rows) + (shifts[0] if (shifts == shifts[0]).all() else np.repeat(shifts, rows))
+        offsets = np.repeat(bases - firsts, rows) + np.arange(loose.rows)
         accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
         accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
         ingest_us = np.maximum.accumulate(accept_us)  # a floor is never below what was reached before it

@@ -22,7 +22,7 @@ from intake.acknowledgements import PendingBatch
 from intake.batcher import ROW_COST_BYTES, BatchItem
 from intake.encode import ENTRY_BYTES, OFFSET_BYTES, SEGMENT_BYTES, TOPIC_BYTES
 from intake.fold import TopicState
-from intake.layout import ArrowArray, Int64Array, binary_array, binary_lengths, header_lengths, list_array
+from intake.layout import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array
 from intake.mirrored import mirror_source
 from intake.positions import Move
 from intake.records import HEADER_COST_BYTES, HEADERS, RECORD_SCHEMA, TIMESTAMP, TIMESTAMP_MAX_US, TIMESTAMP_MIN_US
@@ -200,7 +200,7 @@ class _Rows:
         # By way of `array`, which takes numbers in half of the time that numpy takes to find out what they are.
         self.partitions = np.frombuffer(array("i", polled.partitions), np.int32)
         self.offsets = np.frombuffer(array("q", polled.offsets), np.int64)
-        keys, values = binary_array(polled.keys), binary_array(polled.values)
+        keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
         headers, counts = _headers(polled.headers)
         self._times_ms = np.frombuffer(array("q", polled.timestamps_ms), np.int64)
         none = self._times_ms == NO_TIME_MS
