@@ -1,8 +1,8 @@
 """How often Python looks for objects that only refer to each other.
 
 By default it looks after 700 more objects than were let go of, and every hundredth time at everything there is. One poll of a Kafka source
-holds thousands of messages for a moment, none of which is ever part of a circle: looking at them was a sixth of what the mirror took
-(decision 0055).
+holds thousands of messages for a moment, none of which is ever part of a circle: looking at them was a tenth of what the mirror's
+thread took (decision 0055).
 """
 
 from __future__ import annotations
