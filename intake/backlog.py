@@ -176,7 +176,7 @@ class Backlog:
         if bytes_max is not None:
             before = int(shelved.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
             wanted = int(np.searchsorted(before, bytes_max))
-            numbers = numbers[: wanted if shelved else max(wanted, 1)]
+            numbers = numbers[: wanted if shelved else max(wanted, 1)].copy()  # or all that is held would be kept for these
         self._files.update((file.log_index, file) for file in held.segments.files[first : first + len(numbers)])
         return Segments.joined([shelved, Segments(numbers, self._files)])
 

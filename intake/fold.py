@@ -36,7 +36,7 @@ from intake.mirrored import contradicts_topics, follow_offsets
 from intake.partition_state import Gap, PartitionState, merged
 from intake.positions import Positions, contradiction
 from intake.producers import Producers, Refusal, Repeated, Run, Stamp
-from intake.segments import LARGEST, FileRef, SegmentRef, Segments
+from intake.segments import LARGEST_BYTES, FileRef, SegmentRef, Segments
 from intake.transactions import OpenTransaction, Transactions
 
 __all__ = ["IDS_REMEMBERED", "NOTHING", "Applied", "DeletedTopic", "FoldState", "IntakeFold", "Landed", "TopicState"]
@@ -325,7 +325,7 @@ class IntakeFold:
                         f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows for partition {segment.partition} "
                         f"of topic {topic.name}, which has {topic.partitions} partitions"
                     )
-                if segment.raw_bytes > LARGEST:
+                if segment.raw_bytes > LARGEST_BYTES:
                     raise Corrupted(
                         f"intake log: entry {index} ({file.key}) states a segment of {segment.raw_bytes} bytes; restore the log"
                     )

@@ -5,6 +5,7 @@ Pure. An object for each takes four times the memory and, where there are half a
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -58,8 +59,10 @@ NUMBERS = ("base", "end", "log_index", "row_group", "first_row", "raw_bytes", "a
 Numbers = npt.NDArray[np.int64]
 """A line for each segment, its columns `NUMBERS`."""
 LARGEST = 2**63 - 1
-"""Of all these numbers; the fold refuses an entry that states a larger one."""
-_LINE, _NUMBER = Struct(f"={len(NUMBERS)}q"), Struct("=q")
+"""Of all these numbers; the fold refuses an entry that states a larger offset."""
+LARGEST_BYTES = 2**40
+"""Of one segment; no intake file is as large. So the bytes of millions of them still are such a number."""
+_LINE, _WIDTH = Struct(f"={len(NUMBERS)}q"), 8
 BASE, END, LOG_INDEX, ROW_GROUP, FIRST_ROW, RAW_BYTES, ACCEPT_MAX_US, FLOOR_US = range(len(NUMBERS))
 
 
@@ -206,8 +209,8 @@ class HeldSegments(Sequence[SegmentRef]):
 
     def end_of(self, place: int) -> int:
         """One past the last offset of the segment in that place."""
-        (end,) = _NUMBER.unpack_from(self._numbers, place * _LINE.size + END * _NUMBER.size)
-        return int(end)
+        at = place * _LINE.size + END * _WIDTH
+        return int.from_bytes(self._numbers[at : at + _WIDTH], sys.byteorder)
 
     def first_beyond(self, offset: int, low: int = 0) -> int:
         """The place of the first segment, from the place `low` on, that reaches beyond the offset."""
@@ -218,6 +221,7 @@ class HeldSegments(Sequence[SegmentRef]):
         return np.frombuffer(self._lines(first, end), np.int64).reshape(end - first, len(NUMBERS))
 
     def _lines(self, first: int, end: int) -> bytearray:
+        """A copy. Nothing may look into the buffer itself: as long as somebody does, it cannot grow."""
         return self._numbers[first * _LINE.size : end * _LINE.size]
 
     def __len__(self) -> int:
@@ -234,7 +238,7 @@ class HeldSegments(Sequence[SegmentRef]):
             end = max(first, end)
             return Segments(self.numbers(first, end), {file.log_index: file for file in self._files[first:end]})
         at = range(len(self))[place]
-        return _segment(_LINE.unpack_from(self._numbers, at * _LINE.size), {self._files[at].log_index: self._files[at]})
+        return _segment(_LINE.unpack(self._lines(at, at + 1)), {self._files[at].log_index: self._files[at]})
 
     def __iter__(self) -> Iterator[SegmentRef]:
         return iter(self[:])

@@ -180,12 +180,12 @@ class KafkaClient:
             except KafkaException as error:
                 raise later("nothing can be read", error) from error
             left -= len(messages)
-            is_full = len(messages) == portion
+            polled.more = len(messages) == portion
             if self._broken or any(map(_ERROR, messages)):  # no error is false
                 messages = _sound(messages, polled, self._broken)
             if messages:
                 size += _fill(polled, messages, last)
-            if not is_full or size >= POLL_BYTES_MAX:
+            if not polled.more or size >= POLL_BYTES_MAX:
                 break
         polled.epochs = {place: epoch for place, message in last.items() if (epoch := message.leader_epoch()) is not None and epoch >= 0}
         return polled

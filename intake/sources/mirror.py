@@ -38,10 +38,8 @@ POLL_WAIT_S = 0.1
 LOOK_AGAIN_S = 1.0
 """After so long the cluster is looked at again when a partition stopped for a reason that a look finds, or is found without offsets (then
 after twice as long each time)."""
-BEHIND_RECORDS = 2_000
-"""While polls bring so many, or all that there is room for, the source is behind."""
 CATCHING_UP = 5
-"""While it is behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
+"""While polls leave more behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
 STATE_EVERY_S = 1.0
 FINDINGS_SHOWN_MAX = 100
 DAMAGED = (
@@ -374,7 +372,7 @@ class Mirror:
             return
         was_empty = not self._piece.moved
         polled = upstream.poll(room, min(POLL_WAIT_S, max(0.001, self._pieces.delay_max / 2)))
-        self._is_behind = len(polled.offsets) >= min(room, BEHIND_RECORDS)
+        self._is_behind = polled.more
         if polled.offsets or polled.ends:
             accept_us = self._accept_clock.accept_us(self._sequencer.fold.newest_us)
             for one in self._piece.add(polled, self._cursors, accept_us):

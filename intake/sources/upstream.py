@@ -65,6 +65,8 @@ class Polled:
     """Partitions that were read to their end, behind the records above: no committed record lies below this offset."""
     stopped: list[Stopped] = field(default_factory=list)
     """Nothing of these partitions comes behind what stopped them, in this poll or later, until they are read anew."""
+    more: bool = False
+    """It ended because it had enough: there is more to be had at once."""
 
 
 class Upstream(Protocol):

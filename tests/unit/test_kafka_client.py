@@ -102,18 +102,22 @@ def test_a_poll_takes_portions_until_its_time_is_over_and_then_what_is_there(mon
     fetched = Fetched(*(message("t", 0, offset, headers=headers if offset == 3 else None) for offset in range(5)))
     found = polled(fetched)
     assert fetched.asked == [(2, 0.5), (2, 0.2), (2, 0.0)]
+    assert not found.more, "the last portion was not full"
     assert (found.topics, found.partitions, found.offsets) == (["t"] * 5, [0] * 5, [0, 1, 2, 3, 4])
     assert (found.timestamps_ms, found.keys) == ([100, 101, 102, 103, 104], [b"k0", b"k1", b"k2", b"k3", b"k4"])
     assert (found.values, found.headers) == ([b"v"] * 5, [None, None, None, headers, None])
     fetched = Fetched(*(message("t", 0, offset) for offset in range(5)))
-    assert len(polled(fetched, records_max=3).offsets) == 3 and fetched.asked == [(2, 0.5), (1, 0.2)], "never more than fit"
+    found = polled(fetched, records_max=3)
+    assert len(found.offsets) == 3 and fetched.asked == [(2, 0.5), (1, 0.2)], "never more than fit"
+    assert found.more, "so the mirror is behind"
+    assert not polled(Fetched()).more
 
 
 def test_a_poll_takes_no_further_portion_of_large_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_client, "PORTION_RECORDS", 2)
     monkeypatch.setattr(kafka_client, "POLL_BYTES_MAX", 20)
     found = polled(Fetched(*(message("t", 0, offset, value) for offset, value in enumerate([b"x" * 5, None, b"x" * 15, b"x", b"x"]))))
-    assert found.offsets == [0, 1, 2, 3]
+    assert (found.offsets, found.more) == ([0, 1, 2, 3], True)
 
 
 def test_an_epoch_is_that_of_the_last_record_of_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:

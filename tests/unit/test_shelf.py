@@ -193,6 +193,7 @@ def test_row_groups_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytes
         assert 0 < sum(group.nbytes for group in rig.shelves._groups.values()) <= 5000
     rig.shelves.learn(rig.refs[:1])
     assert {ref for ref, _ in rig.shelves._groups} <= {rig.refs[0]}
+    assert rig.shelves._groups_bytes == sum(group.nbytes for group in rig.shelves._groups.values())
 
 
 def test_rows_that_were_damaged_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
