@@ -53,6 +53,10 @@ def peers(results: Results) -> Section:
         )
         for name, least in wanted.items()
     ]
+    stored = {name: median(found.numbers(f"contenders.{name}.stored_bytes")) for name in names}
+    least_bytes = min(value for name, value in stored.items() if name != "archiver")
+    case = Case(f"{ratio(stored['archiver'] / least_bytes)} times", reached=stored["archiver"] <= least_bytes)
+    aims.append(Aim("Peers", "bytes stored, by those of the peer that stores least", "at most as many", [case]))
     return Section("Peers", [("bench-peers", found)], [paragraph(intro), table(head, rows), paragraph(outro)], aims)
 
 

@@ -67,10 +67,15 @@ def test_every_section_has_a_target_of_its_own() -> None:
     assert text.startswith("# Performance\n\nGenerated from `bench/results/` by `make docs`; do not edit.")
 
 
+def _stores_least(peers: Any) -> bool:
+    least = {name: min(one["stored_bytes"]) for name, one in peers["contenders"].items()}
+    return bool(least.pop("archiver") <= min(least.values()))
+
+
 @pytest.mark.parametrize(
     ("name", "make", "reached"),
     [
-        ("peers", reading.peers, lambda found: [found["reached"][name] for name in ("streaming", "sink")]),
+        ("peers", reading.peers, lambda found: [*(found["reached"][name] for name in ("streaming", "sink")), _stores_least(found)]),
         ("freshness", reading.freshness, lambda found: [found["profiles"]["eager"]["p99_below_wanted"], found["idle"]["reached"]]),
         ("writer", intake.writer, lambda found: [found["reached"]]),
         ("mirror", intake.mirror, lambda found: [found["reached"]]),
@@ -131,9 +136,11 @@ def test_the_limit_follows_its_figures() -> None:
     for number, shape in enumerate(found["shapes"].values()):
         shape["refine_by_libraries"] = spread(0.95 if number else 0.123)
         shape["whole_by_libraries"] = spread(0.5)
+        shape["tuned_by_libraries"] = spread(1.3)
+    found["wanted_at_least"]["tuned"] = 1.3
     first, *others = found["shapes"]
     made = section(refinement.limit, limit=found)
-    assert verdicts(made) == [f"reached: {' and '.join(others)}; **missed**: {first}", "**missed**"]
+    assert verdicts(made) == [f"reached: {' and '.join(others)}; **missed**: {first}", "**missed**", "reached"]
     assert "| refinement on Spark (wanted: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(made).replace("0.061", "0.06")
     found["wanted_at_least"] = {"refine": 0.1, "whole": 0.5}
     assert verdicts(section(refinement.limit, limit=found)) == ["reached", "reached"]
@@ -156,8 +163,13 @@ def test_peers_follow_their_figures() -> None:
     found = document_of("peers")
     found["archiver_by_peer"] = {name: spread(4.0) for name in found["archiver_by_peer"]}
     found["contenders"]["archiver"]["records_per_core_second"] = spread(200_000)
+    found["contenders"]["archiver"]["stored_bytes"] = [10, 50, 60]
+    for number, name in enumerate(("streaming", "small_triggers", "sink")):
+        found["contenders"][name]["stored_bytes"] = [60 - number]
     made = section(reading.peers, peers=found)
-    assert verdicts(made) == ["reached", "**missed**"], "wanted are 4 and 6"
+    assert verdicts(made) == ["reached", "**missed**", "reached"], "wanted are 4 and 6, and no more bytes"
+    found["contenders"]["sink"]["stored_bytes"] = [49]
+    assert verdicts(section(reading.peers, peers=found))[-1] == "**missed**"
     assert "| the archiver | 200 (100 to 400) |" in words(made)
     assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, wanted: 4;" in words(made)
 
