@@ -106,10 +106,8 @@ def decided(fold: IntakeFold) -> Content:
     content: Content = {}
     for tp in sorted(stable):
         state, end = fold.partition(tp), stable[tp]
-        segments = state.segments
-        content[tp] = ShelvedPartition(
-            state.shelved_to, end, segments[: segments.first_beyond(end)], merged(state.gaps, state.shelved_to, end)
-        )
+        segments = state.segments[: state.segments.first_beyond(end)]
+        content[tp] = ShelvedPartition(state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end))
     return content
 
 
