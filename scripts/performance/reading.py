@@ -193,18 +193,14 @@ def _one_topic_aim(one: Measured) -> Aim:
 
 def _one_topic(one: Measured) -> str:
     few, many = one.numbers("partitions")
-    record_s, archive_s = 1 / one.number(f"records_per_core_second_{few:.0f}.median"), one.number("archive_ms.median") / 1000
-    wanted, reckoned = one.number("wanted_ratio"), ""
+    record_s = 1 / one.number(f"records_per_core_second_{few:.0f}.median")
     repetitions = counted(round(one.number("repetitions")), "repetition")
-    if wanted > 1:
-        enough = figure(archive_s / ((wanted - 1) * record_s), 2)
-        reckoned = f" So by reckoning, not by a run, {wanted:g} times by CPU are reached from some {enough} records for each archive on."
     return paragraph(f"""
         One topic, {whole(one.number("records"))} nested orders, {whole(many)} partitions beside {whole(few)}, refined on the same
-        session in turns, {repetitions}: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a
-        record and {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; wanted is {wanted:g} at most. Each further
-        archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
-        {seconds(record_s)} each.{reckoned}""")
+        session in turns, {repetitions}: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a record and
+        {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; wanted is {one.number("wanted_ratio"):g} at most. Each
+        further archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
+        {seconds(record_s)} each.""")
 
 
 ENGINES = {"duckdb": "DuckDB", "spark": "Spark"}

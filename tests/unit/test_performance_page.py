@@ -198,7 +198,7 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     assert verdicts(made) == ["reached", "reached: by CPU; **missed**: by the clock", "reached"]
     assert made.aims[-1].what == "2,000 partitions of a topic, by 8 with the same 20,000,000 records"
     assert "| the oldest record without a table, at most | 444 s |" in words(made)
-    assert "from some 1,000 records for each archive on" in words(made), "2 ms by half of 4 µs"
+    assert "takes 2.00 (1.00 to 4.00) ms of CPU beyond what its records take in large ones, which is 4.00 µs each." in words(made)
     found["many"]["memory"]["daemon"]["max_mb_by_minute"] = [9, 700, 500, 600]
     assert "| most of it in each minute of the second half | 500 to 600 MB |" in words(section(reading.partitions, partitions=found))
     for one in found["many"]["round_steps_s"]:
