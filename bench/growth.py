@@ -27,7 +27,6 @@ so a curve may end early; it says where. A part that is not asked for stays in t
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sqlite3
@@ -45,7 +44,7 @@ from typing import Any
 from archiver.settings_groups import LogSettings
 from bench.growth_looks import looked
 from bench.growth_table import CADENCE_S, Costs, Table, Template, new_table, template
-from bench.outcome import tell
+from bench.outcome import tell, told_before
 from tests.support.log_filling import PARTITIONS, SEGMENTS, LongLog, entries
 
 AGES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
@@ -243,7 +242,7 @@ def measure(sizes: Sizes, parts: Sequence[str], known: Mapping[str, Any]) -> dic
         "window_commits": sizes.window,
         "wanted": WANTED | {"audit_entries_per_cpu_s": WANTED_ENTRIES_PER_S},
         **found,
-        "load": max([round(os.getloadavg()[0], 1), *([known["load"]] if set(known) & set(PARTS) - set(parts) else [])]),
+        "load": max(round(os.getloadavg()[0], 1), 0.0 if set(parts) == set(PARTS) else known.get("load", 0.0)),
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "pyiceberg": version("pyiceberg"), "sqlite": sqlite3.sqlite_version},
     }
@@ -267,8 +266,7 @@ def main() -> None:
     sizes = Sizes(_tables(options.tables), AGES[0], WINDOW, options.entries, options.cadence, 60 * options.minutes)
     if options.quick:
         sizes = Sizes({1: 27, 3: 27}, 5, 3, 1100, options.cadence, sizes.seconds)
-    known = json.loads(options.output.read_text(encoding="utf-8")) if options.output and options.output.exists() else {}
-    tell(measure(sizes, options.parts, known), options.output)
+    tell(measure(sizes, options.parts, told_before(options.output, (*PARTS, "load"))), options.output)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,20 @@
-"""How a bench ends: what it found, as JSON."""
+"""How a bench ends: what it found, as JSON; and what an earlier run had found."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def told_before(output: Path | None, parts: Sequence[str]) -> dict[str, Any]:
+    """What the file says already, of these parts: a run of some of them leaves the others as they are."""
+    if output is None or not output.exists():
+        return {}
+    document = json.loads(output.read_text(encoding="utf-8"))
+    return {part: document[part] for part in parts if part in document}
 
 
 def tell(document: Mapping[str, Any], output: Path | None) -> None:

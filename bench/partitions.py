@@ -20,7 +20,6 @@ A part that is asked for replaces that part of the file, and what else is in it 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import tempfile
@@ -37,7 +36,7 @@ from archiver.telemetry_metrics import ROUND_STEPS
 from bench import deployment
 from bench.daemons import Memory, Site, cores_between, said
 from bench.limit import CORES, Refinement
-from bench.outcome import tell
+from bench.outcome import tell, told_before
 from bench.processes import own_cpu_seconds
 from bench.requests import GIB, KINDS, CountingProxy
 from bench.shapes import SHAPES
@@ -262,7 +261,7 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
 
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The result document; what was not asked for is as `known`."""
-    found = {part: known[part] for part in PARTS if part in known}
+    found = dict(known)
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "one_topic": lambda: one_topic(root / "one", sizes.records, sizes.repetitions, sizes.wide),
         "one_topic_large": lambda: one_topic(root / "large", LARGER * sizes.records, 1, sizes.wide),
@@ -313,7 +312,7 @@ def main() -> None:
     options = parser.parse_args()
     sizes = Sizes(options.topics, options.seconds, options.request_topics, options.request_seconds, options.records, options.repetitions)
     with tempfile.TemporaryDirectory(prefix="bench-partitions-") as folder:
-        known = json.loads(options.output.read_text(encoding="utf-8")) if options.output and options.output.exists() else {}
+        known = told_before(options.output, PARTS)
         tell(measure(QUICK if options.quick else sizes, options.parts, Path(folder), known), options.output)
 
 

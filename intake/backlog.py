@@ -17,7 +17,7 @@ import numpy as np
 from archiver.ids import TopicId, TopicPartition
 from intake.fold import IntakeFold, TopicState
 from intake.partition_state import Gap, merged
-from intake.segments import ACCEPT_MAX_US, RAW_BYTES, FileRef, HeldSegments, SegmentRef, Segments
+from intake.segments import ACCEPT_MAX_US, NONE, RAW_BYTES, FileRef, HeldSegments, SegmentRef, Segments
 from intake.transactions import OpenTransaction
 
 
@@ -37,7 +37,6 @@ class BacklogSummary:
 
 
 EMPTY = BacklogSummary(0, 0, 0, 0, 0)
-NONE = Segments.of(())
 
 
 @dataclass(frozen=True, slots=True)

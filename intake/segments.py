@@ -89,7 +89,7 @@ class Segments(Sequence[SegmentRef]):
         """Those of all parts, one after the other."""
         parts = [part for part in parts if part] or parts[:1]
         if not parts:
-            return cls.of(())
+            return NONE
         if len(parts) == 1:
             return parts[0]
         maps = list({id(part.files): part.files for part in parts}.values())
@@ -252,6 +252,9 @@ class HeldSegments(Sequence[SegmentRef]):
 
     def __repr__(self) -> str:
         return f"HeldSegments({list(self)!r})"
+
+
+NONE = Segments.of(())
 
 
 def _segment(line: Iterable[int], files: Mapping[int, FileRef]) -> SegmentRef:

@@ -31,7 +31,7 @@ from intake.checkpoint import ShelfRef
 from intake.fold import IntakeFold
 from intake.format import footer_sha256
 from intake.partition_state import Gap, merged
-from intake.segments import ACCEPT_MAX_US, BASE, END, LOG_INDEX, NUMBERS, RAW_BYTES, FileRef, Numbers, Segments
+from intake.segments import ACCEPT_MAX_US, BASE, END, LOG_INDEX, NONE, NUMBERS, RAW_BYTES, FileRef, Numbers, Segments
 
 FORMAT = 1
 INDEX_KEY = b"archiver.shelf"
@@ -60,7 +60,7 @@ class ShelvedPartition:
 
     start: int
     end: int
-    segments: Segments = field(default_factory=lambda: Segments.of(()))
+    segments: Segments = field(default_factory=lambda: NONE)
     gaps: Sequence[Gap] = ()
 
 

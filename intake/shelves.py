@@ -21,11 +21,11 @@ from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ids import TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.objects.store import ObjectStore
-from intake.backlog import EMPTY, NONE, BacklogSummary, joined, summed
+from intake.backlog import EMPTY, BacklogSummary, joined, summed
 from intake.checkpoint import ShelfRef
 from intake.format import FOOTER_TAIL_BYTES, footer_length
 from intake.partition_state import Gap
-from intake.segments import FileRef, Segments
+from intake.segments import NONE, FileRef, Segments
 from intake.shelf import (
     PartitionIndex,
     Rows,

@@ -29,7 +29,7 @@ from archiver.settings_topics import ArchiveSettings
 from intake.backlog import Backlog, BacklogSummary
 from intake.fold import TopicState
 from intake.partition_state import Gap
-from intake.segments import Segments
+from intake.segments import NONE, Segments
 from intake.window import WINDOW_BYTES, Window, look, windows
 
 PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
@@ -271,7 +271,7 @@ def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_l
 
 
 def _gaps_alone(intake: Backlog, candidate: _Candidate) -> Window:
-    return Window(Segments.of(()), intake.gaps(candidate.tp, candidate.start, candidate.stable), candidate.stable)
+    return Window(NONE, intake.gaps(candidate.tp, candidate.start, candidate.stable), candidate.stable)
 
 
 def _plans(candidate: _Candidate, window: Window, epoch: int) -> list[Plan]:
