@@ -17,7 +17,7 @@ import numpy as np
 from archiver.ids import TopicId, TopicPartition
 from intake.fold import IntakeFold, TopicState
 from intake.partition_state import Gap, merged
-from intake.segments import ACCEPT_MAX_US, NONE, RAW_BYTES, FileRef, HeldSegments, SegmentRef, Segments
+from intake.segments import ACCEPT_MAX_US, LOG_INDEX, NONE, RAW_BYTES, FileRef, HeldSegments, SegmentRef, Segments
 from intake.transactions import OpenTransaction
 
 
@@ -176,7 +176,7 @@ class Backlog:
             before = int(shelved.raw_bytes.sum()) + np.cumsum(numbers[:, RAW_BYTES]) - numbers[:, RAW_BYTES]
             wanted = int(np.searchsorted(before, bytes_max))
             numbers = numbers[: wanted if shelved else max(wanted, 1)].copy()  # or all that is held would be kept for these
-        self._files.update((file.log_index, file) for file in held.segments.files[first : first + len(numbers)])
+        self._files.update(zip(numbers[:, LOG_INDEX].tolist(), held.segments.files[first : first + len(numbers)], strict=True))
         return Segments.joined([shelved, Segments(numbers, self._files)])
 
     def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
@@ -193,10 +193,12 @@ class Backlog:
             stable = self.fold.stable_offset(tp)  # first: what is aborted after that is still beyond it
         held = self._held(tp)
         below = self._shelves.summary(tp, start, held.shelved_to) if start < held.shelved_to else EMPTY
-        return joined(below, self._summed(tp, held, start, stable))
+        return joined(below, self._summed(tp, held, max(start, held.shelved_to), stable))
 
     def _summed(self, tp: TopicPartition, held: _Held, start: int, stable: int) -> BacklogSummary:
-        """Of what is held. Every partition is looked at every few seconds, and may have thousands of segments."""
+        """Of what is held from `start` on, which is not in a shelf. Every partition is looked at every few seconds, and may have thousands
+        of segments.
+        """
         known = self._counted.get(tp)
         if known is None or not known.goes_on(held, start, stable):
             known = Counted(held, start, held.first_beyond(start), EMPTY)

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from archiver.jobs.bounds import Columns
-from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, Encodings, chosen
+from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, Encodings, SharedEncodings
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 
@@ -112,9 +112,10 @@ class Conflict:
 class ArchiveWriter:
     """Collects columns, writes row groups into a spool file. Not safe for several threads; `discard` or `finish` ends it."""
 
-    def __init__(self, spool_dir: Path, columns: Columns, zstd_level: int) -> None:
-        """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now."""
+    def __init__(self, spool_dir: Path, columns: Columns, encodings: SharedEncodings, zstd_level: int) -> None:
+        """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now. `encodings`: of archives of these columns."""
         self._columns = columns
+        self._encodings = encodings
         self._zstd_level = zstd_level
         self._pending: list[pa.RecordBatch] = []
         self.pending_rows = 0
@@ -145,7 +146,9 @@ class ArchiveWriter:
     def _writer(self) -> pq.ParquetWriter:
         """Opened with the first row group, from whose rows the encodings are chosen."""
         if self._opened is None:
-            self._opened = _open_writer(self._path, self._columns, self._zstd_level, chosen(self._columns.leaves, self._pending))
+            self._opened = _open_writer(
+                self._path, self._columns, self._zstd_level, self._encodings.of(self._columns.leaves, self._pending)
+            )
         return self._opened
 
     def finish(self, footer: Footer) -> SpooledArchive:

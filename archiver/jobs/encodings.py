@@ -2,9 +2,9 @@
 
 Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin alike, else plain or lengths
 apart. A choice never concerns what is read back, only bytes and time; one that fits the later rows less costs some of both. What is chosen
-is a function of the first row group, so the same records in the same groups give the same file.
+is a function of the first row group; small archives of a topic share what was chosen for one of them.
 
-Measured in `bench/limit.py`; decision 0047 has what was tried.
+Measured in `bench/limit.py` and `bench/partitions.py`; decisions 0047 and 0057 have what was tried.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ SAMPLE_ROWS = 1024
 """Looked at, at the beginning of the first batch of rows and at the end of the last one: neighbours, because deltas are of these."""
 ROWS_MIN = 4096
 """In fewer rows there is less to win than the look costs."""
+ALONE_ROWS = 65_536
+"""From so many rows on an archive is looked at by itself, whatever was chosen for others."""
+_ALIKE = 4
+"""So many times the rows that a choice was made from may share it: what few rows show does not hold for many."""
 _NEIGHBOURS = 128
 """So many texts of a sample are compared with the one before."""
 _REPEATED = 8
@@ -51,6 +55,26 @@ class Encodings:
 
     dictionary: list[str]
     others: dict[str, str]
+
+
+class SharedEncodings:
+    """Of the archives of one topic that are written one after the other: their rows are alike, and a look takes milliseconds.
+
+    For an archive of ten thousand rows the look takes a tenth of the whole work. Not safe for several threads.
+    """
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._found: Encodings | None = None
+
+    def of(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
+        """As `chosen`, or what was chosen before for rows of the same columns, if these are few and not many more than those."""
+        rows = sum(batch.num_rows for batch in batches)
+        if rows >= ALONE_ROWS:
+            return chosen(leaves, batches)
+        if self._found is None or rows > _ALIKE * self._rows:
+            self._rows, self._found = rows, chosen(leaves, batches)
+        return self._found
 
 
 def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:

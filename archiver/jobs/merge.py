@@ -105,7 +105,7 @@ def merge(
     gaps = tuple(merged((gap for piece in together for gap in piece.footer.gaps), first.base, last.end))
     place = Place(replace(first, end=last.end, epoch=epoch), gaps, cluster_id)
     layout = Layout(rows.columns.schema, rows.codec)
-    writer = ArchiveWriter(objects.spool_dir(), rows.columns, options.zstd_level)
+    writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
         sums = Sums()
         for number, piece in enumerate(together):

@@ -206,7 +206,7 @@ class PlanWriter:
             )
 
     def _open_file(self, value: int, base: int, ingest_us: int) -> _OpenFile:
-        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.columns, self._options.zstd_level)
+        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.columns, self._rows.encodings, self._options.zstd_level)
         self._file = _OpenFile(value, base, ingest_us, writer)
         self._begun = True
         return self._file

@@ -79,7 +79,7 @@ def rewrite(
     if gone := sorted(_without_schema(rows.columns.schema) - _without_schema(was)):
         return Conflict(f"its {' and '.join(gone)} columns would be emptied: the newest schema has no message for them")
     place = Place(replace(source.archive, epoch=epoch), source.footer.gaps, cluster_id)
-    writer = ArchiveWriter(objects.spool_dir(), rows.columns, options.zstd_level)
+    writer = ArchiveWriter(objects.spool_dir(), rows.columns, rows.encodings, options.zstd_level)
     try:
         sums, errors = Sums(), Counter[tuple[str, str]]()
         for records in from_archive(objects, source.found, source.archive.base, source.archive.end, cluster_id, layouts):

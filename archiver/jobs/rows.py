@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from archiver.jobs.bounds import Columns
+from archiver.jobs.encodings import SharedEncodings
 from archiver.jobs.refined import RefineOptions, RefineTopic
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import arrow_schema, bounded_columns
@@ -23,6 +24,7 @@ class TopicRows:
     def __init__(self, topic: RefineTopic, options: RefineOptions) -> None:
         self.topic = topic
         self.columns = Columns.of(arrow_schema(topic.schema), {column.field_id for column in bounded_columns(topic.schema)})
+        self.encodings = SharedEncodings()
         self.codec = RecordCodec(topic.schema, engine=options.engine)
 
     def build(self, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:

@@ -55,16 +55,28 @@ def test_a_remembered_sum_is_the_sum(steps: list[tuple[str, int]]) -> None:
         assert remembering.summary(TP, start, asked) == plain.summary(TP, start, asked), "and once more, from memory alone"
 
 
+def falsify(held: HeldSegments) -> None:
+    """Never happens; a sum that begins anew would see it."""
+    held._numbers[8 * RAW_BYTES : 8 * RAW_BYTES + 8] = (1_000_000).to_bytes(8, sys.byteorder)
+
+
 def test_only_what_came_since_is_looked_at() -> None:
     fold, counted = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted]()
     assert Backlog(fold, None, counted).summary(TP, 0).rows == 5
-    held = fold.partition(TP).segments
-    held._numbers[8 * RAW_BYTES : 8 * RAW_BYTES + 8] = (1_000_000).to_bytes(
-        8, sys.byteorder
-    )  # never happens; a sum that begins anew would see it
+    falsify(fold.partition(TP).segments)
     fold.apply(fold.next_index, named("intake/more", [Run(ONE, 0, rows=2, raw_bytes=7)]))
     assert (Backlog(fold, None, counted).summary(TP, 0).rows, Backlog(fold, None, counted).summary(TP, 0).bytes) == (7, 57)
     assert Backlog(fold, None, counted).summary(TP, 1).bytes == 47, "another start is another sum"
+
+
+def test_what_was_archived_of_a_shelf_does_not_begin_the_sum_of_what_is_held_anew() -> None:
+    fold, counted, shelves = fold_of(*[Run(ONE, 0, rows=1, raw_bytes=10)] * 5), dict[TopicPartition, Counted](), UnreadShelves()
+    shelves.kept[TP] = list(fold.partition(TP).segments[:3])
+    fold.shelve({TP: 3})
+    assert Backlog(fold, shelves, counted).summary(TP, 0).bytes == 50
+    falsify(fold.partition(TP).segments)
+    assert Backlog(fold, shelves, counted).summary(TP, 2).bytes == 30
+    assert Backlog(fold, shelves, counted).summary(TP, 4).bytes == 10, "from inside of what is held it does"
 
 
 def test_what_is_aborted_is_counted_no_more() -> None:

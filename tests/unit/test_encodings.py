@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.jobs.bounds import leaves
-from archiver.jobs.encodings import ROWS_MIN, Encodings, chosen
+from archiver.jobs.encodings import ALONE_ROWS, ROWS_MIN, Encodings, SharedEncodings, chosen
 
 ROWS = 2 * ROWS_MIN
 RANDOM = np.random.default_rng(7)
@@ -141,3 +141,36 @@ def test_whatever_is_chosen_gives_the_values_back(later: str) -> None:
     with pq.ParquetWriter(file, schema, use_dictionary=found.dictionary, column_encoding=found.others) as writer:  # type: ignore[arg-type]
         writer.write_table(table, row_group_size=ROWS)
     assert pq.read_table(file).equals(table.cast(pq.read_schema(file)))
+
+
+def shared(encodings: SharedEncodings, column: Any) -> dict[str, str]:
+    batches = batches_of(column)
+    found = encodings.of(leaves(batches[0].schema), batches)
+    return {**dict.fromkeys(found.dictionary, DICTIONARY), **found.others}
+
+
+COUNTED = np.arange(ALONE_ROWS)
+
+
+@pytest.mark.parametrize("rows", [1, ROWS_MIN, 4 * ROWS])
+def test_small_archives_of_a_topic_share_a_choice(rows: int) -> None:
+    encodings = SharedEncodings()
+    assert shared(encodings, RANDOM.integers(1, 9, ROWS)) == {"it": DICTIONARY}
+    assert shared(encodings, COUNTED[:rows]) == {"it": DICTIONARY}
+    assert shared(SharedEncodings(), COUNTED[:rows]) == {"it": DELTA}, "nothing is shared with another topic"
+
+
+def test_what_few_rows_showed_does_not_hold_for_many() -> None:
+    encodings = SharedEncodings()
+    assert shared(encodings, RANDOM.integers(1, 9, ROWS_MIN // 2)) == {"it": DELTA}, "by its type: they are too few for a look"
+    assert shared(encodings, RANDOM.integers(1, 9, 2 * ROWS_MIN)) == {"it": DELTA}
+    assert shared(encodings, RANDOM.integers(1, 9, 2 * ROWS_MIN + 1)) == {"it": DICTIONARY}
+    assert shared(encodings, COUNTED[: 8 * ROWS_MIN + 4]) == {"it": DICTIONARY}
+    assert shared(encodings, COUNTED[: 8 * ROWS_MIN + 5]) == {"it": DELTA}
+
+
+def test_a_large_archive_is_looked_at_by_itself_and_decides_for_no_other() -> None:
+    encodings = SharedEncodings()
+    assert shared(encodings, RANDOM.integers(1, 9, ALONE_ROWS - 1)) == {"it": DICTIONARY}
+    assert shared(encodings, COUNTED[:ALONE_ROWS]) == {"it": DELTA}
+    assert shared(encodings, COUNTED[: ALONE_ROWS - 1]) == {"it": DICTIONARY}
