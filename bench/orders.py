@@ -49,15 +49,15 @@ def descriptor_set() -> bytes:
     return descriptor_pb2.FileDescriptorSet(file=[imported, order_file()]).SerializeToString()
 
 
-def handler() -> Any:
-    """Plain ptars for the order."""
+def handler(**options: Any) -> Any:
+    """Plain ptars for the order; with options of `PtarsConfig`."""
     import ptars
 
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(descriptor_set()).file:
         pool.Add(file)
     message = pool.FindMessageTypeByName("bench.Order")
-    config = ptars.PtarsConfig(timestamp_unit="us")
+    config = ptars.PtarsConfig(timestamp_unit="us", **options)
     return ptars.HandlerPool([message.file], config=config).get_for_message(message)
 
 

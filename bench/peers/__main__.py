@@ -7,7 +7,9 @@ with a smaller topic:
 - `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
-- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours.
+- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours;
+- `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: how much
+  of a ratio could be had at all.
 
 Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all its processes, the broker's
 apart, and seconds by the clock. All contenders are kept on the same cores. Then the table is read by pyiceberg and compared with the
@@ -34,6 +36,7 @@ import pyarrow as pa
 
 from archiver.catalog.engines import SPARK_PACKAGES
 from bench.outcome import tell
+from bench.peers.bare import Libraries
 from bench.peers.contender import Contender
 from bench.peers.ours import Archiver
 from bench.peers.parts import PROTOBUF, SINK, SPARK_KAFKA, WORKER, fetch
@@ -45,8 +48,8 @@ from bench.writer import spread
 from tests.support import kafka_server
 from tests.support.kafka_server import KafkaServer
 
-OURS, SMALL = "archiver", "small_triggers"
-CONTENDERS: dict[str, type[Contender]] = {OURS: Archiver, "streaming": Streaming, SMALL: SmallTriggers, "sink": Sink}
+OURS, SMALL, BARE = "archiver", "small_triggers", "libraries"
+CONTENDERS: dict[str, type[Contender]] = {OURS: Archiver, "streaming": Streaming, SMALL: SmallTriggers, "sink": Sink, BARE: Libraries}
 WANTED = {"sink": 6.0, "streaming": 4.0}
 """Times their records per core-second."""
 WARM, MEASURED = "warm", "orders"
@@ -194,6 +197,11 @@ def outcome(
         "repetitions": setup.repetitions,
         "contenders": {name: _contender(setup.records, found) for name, found in runs.items()},
         "archiver_by_peer": ratios,
+        "libraries_by_peer": {
+            name: spread([theirs.cpu_s / bare.cpu_s for theirs, bare in zip(runs[name], runs[BARE], strict=True)])
+            for name in WANTED
+            if name in runs and BARE in runs
+        },
         "wanted_at_least": WANTED,
         "reached": {name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios},
         "verified_in_every_run": wanted,

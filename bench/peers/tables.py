@@ -62,27 +62,23 @@ class Tables:
 
     def rows(self, name: str) -> int:
         """As the newest snapshot says; 0 while there is no table."""
-        table = self._table(name)
-        snapshot = table.current_snapshot() if table is not None else None
+        try:
+            snapshot = self.table(name).current_snapshot()
+        except NoSuchTableError:
+            return 0
         return 0 if snapshot is None else int(_summary(snapshot)["total-records"])
 
     def commits(self, name: str) -> list[int]:
         """When each snapshot with new rows was made, in milliseconds since 1970."""
-        table = self._table(name)
-        assert table is not None
-        return [one.timestamp_ms for one in table.snapshots() if int(_summary(one).get("added-records", "0")) > 0]
+        return [one.timestamp_ms for one in self.table(name).snapshots() if int(_summary(one).get("added-records", "0")) > 0]
 
     def stored_bytes(self, name: str) -> int:
         """Of its data files."""
-        table = self._table(name)
-        assert table is not None
-        return sum(task.file.file_size_in_bytes for task in table.scan().plan_files())
+        return sum(task.file.file_size_in_bytes for task in self.table(name).scan().plan_files())
 
     def read(self, name: str, fields: tuple[str, ...]) -> pa.Table:
         """All rows of these columns."""
-        table = self._table(name)
-        assert table is not None
-        return table.scan(selected_fields=fields).to_arrow()
+        return self.table(name).scan(selected_fields=fields).to_arrow()
 
     def java(self) -> Mapping[str, str]:
         """What a catalog of Iceberg's Java wants to know."""
@@ -98,11 +94,9 @@ class Tables:
         """Let go of the database."""
         self._catalog.close()
 
-    def _table(self, name: str) -> Table | None:
-        try:
-            return self._catalog.load_table(f"{NAMESPACE}.{name}")
-        except NoSuchTableError:
-            return None
+    def table(self, name: str) -> Table:
+        """It must be there."""
+        return self._catalog.load_table(f"{NAMESPACE}.{name}")
 
 
 def _summary(snapshot: Any) -> Mapping[str, str]:

@@ -49,10 +49,18 @@ def test_a_ratio_is_of_one_repetition() -> None:
     def run(cpu_s: float) -> Run:
         return Run({}, {"jvm": cpu_s / 2, "workers": cpu_s / 2}, 1.0, cpu_s, 0.5, 1, 100, {})
 
-    setup = Setup(["archiver", "sink"], 1000, 3, [0, 1], 10)
-    runs = {"archiver": [run(1.0), run(2.0), run(4.0)], "sink": [run(5.0), run(14.0), run(24.0)]}
+    setup = Setup(["archiver", "sink", "libraries"], 1000, 3, [0, 1], 10)
+    runs = {
+        "archiver": [run(1.0), run(2.0), run(4.0)],
+        "sink": [run(5.0), run(14.0), run(24.0)],
+        "libraries": [run(0.5), run(2.0), run(3.0)],
+    }
     document = outcome(setup, runs, 139_000, {"rows": 1000}, (0.0, 0.0, 0.0))
-    assert document["archiver_by_peer"] == {"sink": {"min": 5.0, "median": 6.0, "max": 7.0}}
+    assert document["archiver_by_peer"] == {
+        "sink": {"min": 5.0, "median": 6.0, "max": 7.0},
+        "libraries": {"min": 0.5, "median": 0.75, "max": 1.0},
+    }
+    assert document["libraries_by_peer"] == {"sink": {"min": 7.0, "median": 8.0, "max": 10.0}}
     assert document["reached"] == {"sink": True}
     assert document["contenders"]["archiver"]["records_per_core_second"] == {"min": 250.0, "median": 500.0, "max": 1000.0}
     assert document["contenders"]["sink"]["cpu_s"]["jvm"]["max"] == 12.0

@@ -1,0 +1,90 @@
+"""A program of its own: a topic into an Iceberg table by the libraries that the archiver stands on, and nothing beyond.
+
+`python -m bench.peers.bare_program SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic"}`, takes in what the topic has, and
+answers with `{"files": N}`. Ends with its standard input. A process per core consumes its share of the partitions with the client library,
+decodes the values with ptars, encodes them again and compares, and writes one Parquet file; the files become one snapshot. Nothing is
+stored on the way, a crash begins anew, and keys, headers, times and offsets are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from bench import orders
+from bench.bare import DECODE_ROWS
+from bench.intake_files import ZSTD_LEVEL
+from bench.peers.tables import Tables
+
+POLL_RECORDS = 10_000
+PATIENCE_S = 60.0
+
+
+def consumed(brokers: str, topic: str, partitions: Sequence[int]) -> Iterator[list[bytes]]:
+    """All values that the partitions have, some at a time."""
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "bare", "enable.auto.commit": "false", "auto.offset.reset": "error"})
+    try:
+        left = 0
+        for partition in partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)
+            left += high - low
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        values: list[bytes] = []
+        while left:
+            messages = consumer.consume(min(POLL_RECORDS, left), PATIENCE_S)
+            assert messages, f"{left} messages of {topic} do not come"
+            values.extend(map(Message.value, messages))  # type: ignore[arg-type]  # no order is empty
+            left -= len(messages)
+            if len(values) >= DECODE_ROWS or not left:
+                yield values
+                values = []
+    finally:
+        consumer.close()
+
+
+def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int]) -> str:
+    """What one process does; its file."""
+    messages = orders.handler(enum_repr="string")
+    path = f"{target}-{partitions[0]}.parquet"
+    writer: pq.ParquetWriter | None = None
+    for values in consumed(brokers, topic, partitions):
+        raw = pa.array(values, pa.binary())
+        decoded = messages.array_to_record_batch(raw)
+        assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), raw)).as_py()
+        writer = writer or pq.ParquetWriter(path, decoded.schema, compression="zstd", compression_level=ZSTD_LEVEL)
+        writer.write_batch(decoded)
+    assert writer is not None, f"{topic} is empty"
+    writer.close()
+    with Path(path).open("rb") as file:
+        os.fsync(file.fileno())
+    return path
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Answer until the input ends."""
+    tables = Tables(Path(settings["folder"]))
+    shares = [list(range(core, settings["partitions"], settings["cores"])) for core in range(settings["cores"])]
+    tables.warehouse.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(len(shares), mp_context=get_context("spawn")) as pool:
+        for line in sys.stdin:
+            topic = json.loads(line)["topic"]
+            paths = list(pool.map(partial(take_share, settings["brokers"], topic, str(tables.warehouse / topic)), shares))
+            tables.table(topic).add_files([f"file://{path}" for path in paths])
+            print(json.dumps({"files": len(paths)}), flush=True)
+    tables.close()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
