@@ -50,6 +50,38 @@ def refine_files(messages: Any, paths: list[str], target: str, options: str) -> 
     steps = Steps()
     writer: pq.ParquetWriter | None = None
     pending: list[pa.RecordBatch] = []
+    for rows in _decoded(messages, paths, steps):
+        pending.append(rows)
+        if sum(one.num_rows for one in pending) >= GROUP_ROWS:
+            with steps.step("write"):
+                writer = _written(writer, pending, target, options)
+    with steps.step("write"):
+        if pending or writer is None:
+            writer = _written(writer, pending, target, options)
+        writer.close()
+        _sync(target)
+    return Path(target).stat().st_size, steps.seconds
+
+
+def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -> int:
+    """The same into a file for every so many rows, as they come; how many there are. With options of pyarrow's own."""
+    held: list[pa.RecordBatch] = []
+    files = 0
+    for batch in _decoded(messages, paths, Steps()):
+        held.append(batch)
+        while sum(one.num_rows for one in held) >= rows:
+            table = pa.Table.from_batches(held)
+            target = str(folder / f"{files}.parquet")
+            _written(None, table.slice(0, rows).to_batches(), target, DEFAULT).close()
+            _sync(target)
+            held = table.slice(rows).to_batches()
+            files += 1
+    assert not held, "a rest"
+    return files
+
+
+def _decoded(messages: Any, paths: list[str], steps: Steps) -> Iterator[pa.RecordBatch]:
+    """All rows of the files, decoded; raises if some do not give their bytes back."""
     for path in paths:
         with steps.step("read"):
             batches = pq.read_table(path, columns=COLUMNS, use_threads=False).combine_chunks().to_batches(max_chunksize=DECODE_ROWS)
@@ -59,18 +91,13 @@ def refine_files(messages: Any, paths: list[str], target: str, options: str) -> 
                 decoded = messages.array_to_record_batch(values)
             with steps.step("encode and compare"):
                 assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), values)).as_py()
-            pending.append(_joined(batch.drop_columns(["value"]), decoded))
-        if sum(one.num_rows for one in pending) >= GROUP_ROWS:
-            with steps.step("write"):
-                writer = _written(writer, pending, target, options)
-    with steps.step("write"):
-        if pending or writer is None:
-            writer = _written(writer, pending, target, options)
-        writer.close()
-        descriptor = os.open(target, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-    return Path(target).stat().st_size, steps.seconds
+            yield _joined(batch.drop_columns(["value"]), decoded)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def _joined(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:

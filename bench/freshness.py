@@ -14,6 +14,8 @@ has as many records as were sent.
 
     python -m bench.freshness [--parts eager defaults idle] [--seconds 300] [--rate 20000] [--idle-topics 1000] [--idle-seconds 60]
                               [--quick] [--output FILE]
+
+A part that is asked for replaces that part of the file, and what else is in it stays.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from pyiceberg.types import IntegerType, LongType
 from bench import deployment
 from bench.daemons import Sampler, Site, cores_between, said
 from bench.log import percentile
-from bench.outcome import tell
+from bench.outcome import tell, told_before
 from bench.steady import Batch, Sender, send_batches
 from tests.soak.flatness import theil_sen
 from tests.support.scrapes import series
@@ -254,8 +256,8 @@ def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
     return {"many": many, "one": one, "wanted_cores": WANTED_IDLE_CORES, "reached": many["cores"]["all"] < WANTED_IDLE_CORES}
 
 
-def measure(sizes: Sizes, parts: Sequence[str], root: Path) -> dict[str, Any]:
-    """The result document."""
+def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The result document; what was not asked for is as `known`."""
     groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": {"archive": eager_archive()}}
     load = os.getloadavg()[0]
     return {
@@ -265,8 +267,11 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path) -> dict[str, Any]:
         "partitions": PARTITIONS,
         "seconds": sizes.seconds,
         "warm_up_s": sizes.warm_up_s,
-        "profiles": {name: profile(root / name, group, sizes) for name, group in groups.items() if name in parts},
-        "idle": idles(root, sizes) if "idle" in parts else None,
+        "profiles": {
+            **known.get("profiles", {}),
+            **{name: profile(root / name, group, sizes) for name, group in groups.items() if name in parts},
+        },
+        "idle": idles(root, sizes) if "idle" in parts else known.get("idle"),
         "wanted_p99_s": WANTED_P99_S,
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "load_before": load},
         "versions": {
@@ -290,12 +295,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few records and topics, the eager settings alone: does it run?")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    known = told_before(options.output, ("profiles", "idle"))
     with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
         if options.quick:
-            document = measure(Sizes(8.0, 200, 0.0, 3, 2.0, 0.0), ("eager", "idle"), Path(folder))
+            document = measure(Sizes(8.0, 200, 0.0, 3, 2.0, 0.0), ("eager", "idle"), Path(folder), known)
         else:
             sizes = Sizes(options.seconds, options.rate, 15.0, options.idle_topics, options.idle_seconds)
-            document = measure(sizes, options.parts, Path(folder))
+            document = measure(sizes, options.parts, Path(folder), known)
     tell(document, options.output)
 
 

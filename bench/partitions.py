@@ -8,7 +8,8 @@
 - `requests`: the same for fewer topics with the data in a bucket (s3proxy, counted in a proxy before it as bench/requests.py does), from
   the first record until all are in their tables: requests by kind, and per GiB of raw bytes.
 - `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark session, from planning to
-  stored archives, in turns; the ratio is that of the same repetition. `archive_ms` is what each further archive takes, of CPU.
+  stored archives, in turns; the ratio is that of the same repetition. `archive_ms` is what each further archive takes, of CPU. Beside it
+  pyarrow and ptars alone, in one process, with as many files of consecutive rows: what no archiver that writes Parquet can go below.
 - `one_topic_large`: the same with ten times the records, so that an archive has as many as one that was worth waiting for.
 
     python -m bench.partitions [--parts one_topic one_topic_large many requests] [--seconds 600] [--topics 1000] [--records 2000000]
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +36,7 @@ from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions
 from archiver.telemetry_metrics import ROUND_STEPS
 from bench import deployment
+from bench.bare import refine_into_many
 from bench.daemons import Memory, Site, cores_between, said
 from bench.limit import CORES, Refinement
 from bench.outcome import tell, told_before
@@ -233,18 +236,23 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
     """The same records in few partitions and in many."""
     sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
     spent: dict[int, list[tuple[float, float]]] = {FEW: [], wide: []}
+    alone: dict[int, list[float]] = {FEW: [], wide: []}
     try:
         runs = {count: Refinement(SHAPES["nested"], records, folder / str(count), sessions, count) for count in spent}
         for repetition in range(-1, repetitions):
             for count, run in runs.items():
                 before, began = own_cpu_seconds(), time.perf_counter()
                 run.on_spark()
+                taken = own_cpu_seconds() - before, time.perf_counter() - began
+                libraries = _by_libraries(runs[FEW].paths, folder / "libraries", records // count)
                 if repetition >= 0:  # the first one warms up
-                    spent[count].append((own_cpu_seconds() - before, time.perf_counter() - began))
+                    spent[count].append(taken)
+                    alone[count].append(libraries)
     finally:
         sessions.close()
     ratios = [[one[at] / other[at] for one, other in zip(spent[wide], spent[FEW], strict=True)] for at in (0, 1)]
     further_s = [one[0] - other[0] for one, other in zip(spent[wide], spent[FEW], strict=True)]
+    further_alone_s = [one - other for one, other in zip(alone[wide], alone[FEW], strict=True)]
     return {
         "records": records,
         "partitions": list(spent),
@@ -253,10 +261,22 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
         "slower_by_cpu": spread(ratios[0]),
         "slower_by_the_clock": spread(ratios[1]),
         "archive_ms": spread([1000 * seconds / (wide - FEW) for seconds in further_s]),
+        "libraries_slower_by_cpu": spread([one / other for one, other in zip(alone[wide], alone[FEW], strict=True)]),
+        "libraries_file_ms": spread([1000 * seconds / (wide - FEW) for seconds in further_alone_s]),
         "stored_bytes": {str(count): run.stored_bytes for count, run in runs.items()},
         "wanted_ratio": WANTED_RATIO,
         "reached": spread(ratios[1])["median"] <= WANTED_RATIO,
     }
+
+
+def _by_libraries(paths: list[str], folder: Path, rows: int) -> float:
+    """CPU seconds that pyarrow and ptars alone take for the records, a file for every so many rows."""
+    folder.mkdir()
+    began_s = time.process_time()
+    refine_into_many(SHAPES["nested"].handler(), paths, folder, rows)
+    spent_s = time.process_time() - began_s
+    shutil.rmtree(folder)
+    return spent_s
 
 
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:

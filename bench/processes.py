@@ -37,7 +37,10 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
-    """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers with what starts them."""
+    """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers with what starts them.
+
+    What a JVM has waited for were workers.
+    """
     found: dict[str, Taken] = {}
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
@@ -45,8 +48,10 @@ def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
             times, memory = process.cpu_times(), process.memory_info()
             taken = found.setdefault(part, Taken())
             taken.own_cpu_s += times.user + times.system
-            taken.ended_cpu_s += times.children_user + times.children_system
             taken.rss_bytes += memory.rss
+            ended_cpu_s = times.children_user + times.children_system
+            if ended_cpu_s:
+                found.setdefault("workers" if part == "jvm" else part, Taken()).ended_cpu_s += ended_cpu_s
     return found
 
 

@@ -207,7 +207,9 @@ def _one_topic(one: Measured) -> str:
         session in turns, {repetitions}: {shown(one.spread("slower_by_cpu"), ratio)} times the CPU for a record and
         {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; wanted is {one.number("wanted_ratio"):g} at most. Each
         further archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
-        {seconds(record_s)} each.""")
+        {seconds(record_s)} each. pyarrow and ptars alone, which write as many synced files of the rows as they come and promise nothing,
+        take {shown(one.spread("libraries_slower_by_cpu"), ratio)} times the CPU for {whole(many)} files that they take for {whole(few)},
+        {shown(one.spread("libraries_file_ms"))} ms for each further one.""")
 
 
 ENGINES = {"duckdb": "DuckDB", "spark": "Spark"}

@@ -330,6 +330,7 @@ def test_partitions(tmp_path: Path) -> None:
     assert document["one_topic_large"]["records"] == 10 * one_topic["records"]
     for what in ("slower_by_cpu", "slower_by_the_clock", "records_per_core_second_8", "records_per_core_second_100"):
         check_spread(one_topic[what])
+    check_spread(one_topic["libraries_slower_by_cpu"])
 
 
 @pytest.mark.slow

@@ -196,6 +196,7 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     found["many"]["plan_s_max"] = 0.99
     found["many"]["oldest_s"] = [[0, 1.0], [15, 444.4], [30, 2.0]]
     found["one_topic"] |= {"slower_by_cpu": spread(1.2), "slower_by_the_clock": spread(1.6), "archive_ms": spread(2.0)}
+    found["one_topic"] |= {"libraries_slower_by_cpu": spread(1.7), "libraries_file_ms": spread(1.5)}
     found["one_topic"]["records_per_core_second_8"] = spread(250_000)
     found["one_topic_large"] = found["one_topic"] | {"records": 20_000_000, "slower_by_the_clock": spread(1.4)}
     made = section(reading.partitions, partitions=found)
@@ -203,6 +204,10 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     assert made.aims[-1].what == "2,000 partitions of a topic, by 8 with the same 20,000,000 records"
     assert "| the oldest record without a table, at most | 444 s |" in words(made)
     assert "takes 2.00 (1.00 to 4.00) ms of CPU beyond what its records take in large ones, which is 4.00 µs each." in words(made)
+    assert (
+        "take 1.70 (0.85 to 3.40) times the CPU for 2,000 files that they take for 8, 1.50 (0.75 to 3.00) ms for each further one"
+        in words(made)
+    )
     found["many"]["memory"]["daemon"]["max_mb_by_minute"] = [9, 700, 500, 600]
     assert "| most of it in each minute of the second half | 500 to 600 MB |" in words(section(reading.partitions, partitions=found))
     for one in found["many"]["round_steps_s"]:
