@@ -108,7 +108,9 @@ class _Demultiplexer:
         work = _Work(plan, writer, len(plan.segments))
         self._open.append(work)
         for segment in plan.segments:
-            of_file = files.setdefault(segment.file.log_index, _FileWork(segment.file))
+            of_file = files.get(segment.file.log_index)
+            if of_file is None:
+                of_file = files[segment.file.log_index] = _FileWork(segment.file)
             of_file.wanted.setdefault((segment.row_group, segment.first_row), (segment, []))[1].append(work)
 
     def _read(self, file: _FileWork) -> Iterator[PlanResult]:

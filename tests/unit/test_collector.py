@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from archiver.daemon.collector import OBJECTS, look_less_often
+from archiver.daemon.signals import Signals
+from archiver.serving import Daemon
+from archiver.settings import load_settings
 from intake.sources.kafka_client import PORTION_RECORDS
+from tests.support.deployment import Deployment
 
 
 @pytest.fixture
@@ -38,3 +44,19 @@ def test_what_is_taken_at_once_starts_no_look_and_circles_are_found_all_the_same
     for circle in circles:
         circle.append(circle)
     assert looks
+
+
+def test_a_daemon_does(tmp_path: Path, looks: list[str]) -> None:
+    del looks  # for the settings, which are put back
+    deployment = Deployment(tmp_path, overrides={"http": {"listen": "127.0.0.1:0"}})
+    environ = {name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"}
+    daemon = Daemon(load_settings(deployment.config, environ), deployment.config, environ, frozenset({"intake"}))
+    gc.set_threshold(700, 10, 10)
+    mask = os.umask(0o022)
+    try:
+        with Signals() as signals:
+            signals.ask("stop")
+            assert daemon.run(signals) == 0
+    finally:
+        os.umask(mask)
+    assert gc.get_threshold() == (OBJECTS, 10, 10)
