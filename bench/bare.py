@@ -64,15 +64,19 @@ def refine_files(messages: Any, paths: list[str], target: str, options: str) -> 
 
 
 def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -> int:
-    """The same into a file for every so many rows, as they come; how many there are. With options of pyarrow's own."""
+    """The same into a file for every so many rows, as they come; how many there are. `rows` must divide all that there are."""
     held: list[pa.RecordBatch] = []
+    options: dict[str, Any] = {}
     files = 0
     for batch in _decoded(messages, paths, Steps()):
         held.append(batch)
+        options = options or options_of(batch.schema)
         while sum(one.num_rows for one in held) >= rows:
             table = pa.Table.from_batches(held)
             target = str(folder / f"{files}.parquet")
-            _written(None, table.slice(0, rows).to_batches(), target, DEFAULT).close()
+            pq.write_table(
+                table.slice(0, rows), target, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=GROUP_ROWS, **options
+            )
             _sync(target)
             held = table.slice(rows).to_batches()
             files += 1

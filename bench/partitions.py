@@ -9,7 +9,7 @@
   the first record until all are in their tables: requests by kind, and per GiB of raw bytes.
 - `one_topic`: the same records in one topic with 8 and with 2,000 partitions, refined on the same warm Spark session, from planning to
   stored archives, in turns; the ratio is that of the same repetition. `archive_ms` is what each further archive takes, of CPU. Beside it
-  pyarrow and ptars alone, in one process, with as many files of consecutive rows: what no archiver that writes Parquet can go below.
+  pyarrow and ptars alone, in one process, with the options of archives, into as many files of consecutive rows: what so many files take.
 - `one_topic_large`: the same with ten times the records, so that an archive has as many as one that was worth waiting for.
 
     python -m bench.partitions [--parts one_topic one_topic_large many requests] [--seconds 600] [--topics 1000] [--records 2000000]
@@ -330,6 +330,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few of each, with short delays: does it run?")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
+    if options.records % WIDE or options.records % FEW:
+        parser.error(f"--records must be a multiple of {FEW} and of {WIDE}")
     sizes = Sizes(options.topics, options.seconds, options.request_topics, options.request_seconds, options.records, options.repetitions)
     with tempfile.TemporaryDirectory(prefix="bench-partitions-") as folder:
         known = told_before(options.output, PARTS)

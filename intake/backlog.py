@@ -110,9 +110,14 @@ class Counted:
     summary: BacklogSummary
 
     def goes_on(self, held: _Held, start: int, stable: int) -> bool:
-        """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the list, or it is another."""
+        """Whether a sum of these segments up to `stable` begins with this one: nothing was taken out of the list, or it is another.
+
+        Not if nothing was counted: it may have been asked beyond the end of the log, and what comes later may still be below `start`.
+        """
+        if not self.summary.rows:
+            return False
         same = self.held.segments is held.segments and (self.held.shelved_to, self.start) == (held.shelved_to, start)
-        return same and (self.end == 0 or held.segments.end_of(self.end - 1) <= stable)
+        return same and held.segments.end_of(self.end - 1) <= stable
 
 
 class Backlog:

@@ -1,8 +1,9 @@
-"""Which Parquet encoding each column of an archive gets, chosen from its own first rows.
+"""Which Parquet encoding each column of an archive gets, chosen from the rows that its first row group begins and ends with.
 
 Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin alike, else plain or lengths
-apart. A choice never concerns what is read back, only bytes and time; one that fits the later rows less costs some of both. What is chosen
-is a function of the first row group; small archives of a topic share what was chosen for one of them.
+apart. A choice never concerns what is read back, only bytes and time; one that fits the later rows less costs some of both. Small archives
+of a topic that are made in the same task share a choice, so their bytes depend on what was made before them: nobody may compare archives
+of the same records by their bytes.
 
 Measured in `bench/limit.py` and `bench/partitions.py`; decisions 0047 and 0057 have what was tried.
 """
@@ -27,10 +28,8 @@ SAMPLE_ROWS = 1024
 """Looked at, at the beginning of the first batch of rows and at the end of the last one: neighbours, because deltas are of these."""
 ROWS_MIN = 4096
 """In fewer rows there is less to win than the look costs."""
-ALONE_ROWS = 65_536
-"""From so many rows on an archive is looked at by itself, whatever was chosen for others."""
-_ALIKE = 4
-"""So many times the rows that a choice was made from may share it: what few rows show does not hold for many."""
+ALONE_ROWS, ALONE_BYTES = 16_384, 8 * 1024 * 1024
+"""A first row group of so many rows, or of so many bytes in memory, is looked at by itself: there the look is a twentieth of the work."""
 _NEIGHBOURS = 128
 """So many texts of a sample are compared with the one before."""
 _REPEATED = 8
@@ -58,22 +57,21 @@ class Encodings:
 
 
 class SharedEncodings:
-    """Of the archives of one topic that are written one after the other: their rows are alike, and a look takes milliseconds.
-
-    For an archive of ten thousand rows the look takes a tenth of the whole work. Not safe for several threads.
+    """Of the small archives of one topic that a task writes: most topics have the same kind of rows in all partitions, and a look takes
+    milliseconds. Not safe for several threads.
     """
 
     def __init__(self) -> None:
-        self._rows = 0
+        self._looked = False
         self._found: Encodings | None = None
 
     def of(self, leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodings:
-        """As `chosen`, or what was chosen before for rows of the same columns, if these are few and not many more than those."""
+        """As `chosen`, or what was chosen before for another small one of these columns; not if nothing was looked at there and is here."""
         rows = sum(batch.num_rows for batch in batches)
-        if rows >= ALONE_ROWS:
+        if rows >= ALONE_ROWS or sum(batch.nbytes for batch in batches) >= ALONE_BYTES:
             return chosen(leaves, batches)
-        if self._found is None or rows > _ALIKE * self._rows:
-            self._rows, self._found = rows, chosen(leaves, batches)
+        if self._found is None or (rows >= ROWS_MIN and not self._looked):
+            self._looked, self._found = rows >= ROWS_MIN, chosen(leaves, batches)
         return self._found
 
 

@@ -1,4 +1,4 @@
-"""The libraries alone: no contender, but what no contender in Python can go below that checks every message."""
+"""The libraries alone. They compete with nobody: they say what is left of the others' work without promises, in Python."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 `python -m bench.peers.bare_program SETTINGS`, a JSON object. Reads one JSON object a line, `{"topic"}`, takes in what the topic has, and
 answers with `{"files": N}`. Ends with its standard input. A process per core consumes its share of the partitions with the client library,
 decodes the values with ptars, encodes them again and compares, and writes one Parquet file; the files become one snapshot. Nothing is
-stored on the way, a crash begins anew, and keys, headers, times and offsets are left out.
+stored on the way, a crash begins anew, and keys, headers, times and offsets are left out. How it reads and writes is what was found best
+for the archiver: portions of the client, Python's collector, Parquet options.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from archiver.daemon.collector import look_less_often
 from bench import orders
-from bench.bare import DECODE_ROWS
+from bench.bare import DECODE_ROWS, GROUP_ROWS, options_of
 from bench.intake_files import ZSTD_LEVEL
 from bench.peers.tables import Tables
+from intake.sources.kafka_client import PORTION_RECORDS
 
-POLL_RECORDS = 10_000
 PATIENCE_S = 60.0
 
 
@@ -43,8 +45,9 @@ def consumed(brokers: str, topic: str, partitions: Sequence[int]) -> Iterator[li
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         values: list[bytes] = []
         while left:
-            messages = consumer.consume(min(POLL_RECORDS, left), PATIENCE_S)
+            messages = consumer.consume(min(PORTION_RECORDS, left), PATIENCE_S)
             assert messages, f"{left} messages of {topic} do not come"
+            assert not any(map(Message.error, messages)), "the broker tells an error"
             values.extend(map(Message.value, messages))  # type: ignore[arg-type]  # no order is empty
             left -= len(messages)
             if len(values) >= DECODE_ROWS or not left:
@@ -56,17 +59,16 @@ def consumed(brokers: str, topic: str, partitions: Sequence[int]) -> Iterator[li
 
 def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int]) -> str:
     """What one process does; its file."""
+    look_less_often()
     messages = orders.handler(enum_repr="string")
     path = f"{target}-{partitions[0]}.parquet"
-    writer: pq.ParquetWriter | None = None
+    decoded: list[pa.RecordBatch] = []
     for values in consumed(brokers, topic, partitions):
         raw = pa.array(values, pa.binary())
-        decoded = messages.array_to_record_batch(raw)
-        assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), raw)).as_py()
-        writer = writer or pq.ParquetWriter(path, decoded.schema, compression="zstd", compression_level=ZSTD_LEVEL)
-        writer.write_batch(decoded)
-    assert writer is not None, f"{topic} is empty"
-    writer.close()
+        decoded.append(messages.array_to_record_batch(raw))
+        assert pc.all(pc.equal(messages.record_batch_to_array(decoded[-1]).cast(pa.binary()), raw)).as_py()
+    table = pa.Table.from_batches(decoded)
+    pq.write_table(table, path, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=GROUP_ROWS, **options_of(table.schema))
     with Path(path).open("rb") as file:
         os.fsync(file.fileno())
     return path

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.jobs.bounds import leaves
-from archiver.jobs.encodings import ALONE_ROWS, ROWS_MIN, Encodings, SharedEncodings, chosen
+from archiver.jobs.encodings import ALONE_BYTES, ALONE_ROWS, ROWS_MIN, Encodings, SharedEncodings, chosen
 
 ROWS = 2 * ROWS_MIN
 RANDOM = np.random.default_rng(7)
@@ -152,21 +152,19 @@ def shared(encodings: SharedEncodings, column: Any) -> dict[str, str]:
 COUNTED = np.arange(ALONE_ROWS)
 
 
-@pytest.mark.parametrize("rows", [1, ROWS_MIN, 4 * ROWS])
+@pytest.mark.parametrize("rows", [1, ROWS_MIN, ALONE_ROWS - 1])
 def test_small_archives_of_a_topic_share_a_choice(rows: int) -> None:
     encodings = SharedEncodings()
     assert shared(encodings, RANDOM.integers(1, 9, ROWS)) == {"it": DICTIONARY}
     assert shared(encodings, COUNTED[:rows]) == {"it": DICTIONARY}
-    assert shared(SharedEncodings(), COUNTED[:rows]) == {"it": DELTA}, "nothing is shared with another topic"
 
 
-def test_what_few_rows_showed_does_not_hold_for_many() -> None:
+def test_what_went_by_its_type_is_not_shared_with_what_is_looked_at() -> None:
     encodings = SharedEncodings()
-    assert shared(encodings, RANDOM.integers(1, 9, ROWS_MIN // 2)) == {"it": DELTA}, "by its type: they are too few for a look"
-    assert shared(encodings, RANDOM.integers(1, 9, 2 * ROWS_MIN)) == {"it": DELTA}
-    assert shared(encodings, RANDOM.integers(1, 9, 2 * ROWS_MIN + 1)) == {"it": DICTIONARY}
-    assert shared(encodings, COUNTED[: 8 * ROWS_MIN + 4]) == {"it": DICTIONARY}
-    assert shared(encodings, COUNTED[: 8 * ROWS_MIN + 5]) == {"it": DELTA}
+    names = [f"order-{number:09}" for number in range(ROWS_MIN)]
+    assert shared(encodings, names[: ROWS_MIN - 1]) == {"it": DICTIONARY}
+    assert shared(encodings, names) == {"it": PREFIX}
+    assert shared(encodings, ["one"] * ROWS_MIN) == {"it": PREFIX}
 
 
 def test_a_large_archive_is_looked_at_by_itself_and_decides_for_no_other() -> None:
@@ -174,3 +172,11 @@ def test_a_large_archive_is_looked_at_by_itself_and_decides_for_no_other() -> No
     assert shared(encodings, RANDOM.integers(1, 9, ALONE_ROWS - 1)) == {"it": DICTIONARY}
     assert shared(encodings, COUNTED[:ALONE_ROWS]) == {"it": DELTA}
     assert shared(encodings, COUNTED[: ALONE_ROWS - 1]) == {"it": DICTIONARY}
+
+
+def test_few_large_rows_are_looked_at_by_themselves() -> None:
+    encodings = SharedEncodings()
+    assert shared(encodings, [f"order-{number:09}" for number in range(ROWS_MIN)]) == {"it": PREFIX}
+    few = [f"{number % 9:01024}" for number in range(ALONE_BYTES // 1024)]
+    assert shared(encodings, few[: -ROWS_MIN // 2]) == {"it": PREFIX}
+    assert shared(encodings, few) == {"it": DICTIONARY}
