@@ -165,7 +165,7 @@ bench-mirror: java $(INSTALLED)  ## Measure the mirror beside a bare Kafka consu
 bench-control-topic: java $(INSTALLED)  ## Measure the publisher of control events beside a bare Kafka producer (needs Java)
 	$(BIN)/python -m bench.control_topic --output bench/results/control_topic.json
 
-bench-peers: java $(INSTALLED)  ## Measure the archiver beside Structured Streaming and the Iceberg sink on the same topic (needs Java; half an hour)
+bench-peers: java $(INSTALLED)  ## Measure the archiver beside Structured Streaming, the Iceberg sink, and the libraries alone, on the same topic (needs Java; half an hour)
 	$(BIN)/python -m bench.peers --output bench/results/peers.json
 
 bench-freshness: java $(INSTALLED)  ## Measure how long records take until a query finds them, and what idle topics cost (half an hour; needs Java)

@@ -97,13 +97,16 @@ class Site:
 
 
 def cores_between(before: Mapping[str, Taken], after: Mapping[str, Taken], seconds: float) -> dict[str, float]:
-    """CPU seconds per second by part, and of all. Those of the daemon are its own, without what it has waited for."""
+    """CPU seconds per second by part, and of all. `ended`: of a JVM that has ended meanwhile, and its workers, since their start.
 
-    def cpu_s(part: str, taken: Taken) -> float:
-        return taken.own_cpu_s if part == PARTS[0] else taken.cpu_s
-
-    found = {part: round((cpu_s(part, after[part]) - cpu_s(part, before[part])) / seconds, 4) for part in PARTS}
-    return found | {"all": round(sum(found.values()), 4)}
+    Where one has ended, `jvm` and `workers` lack what they had taken before, so only their sum with `ended` tells what was taken.
+    """
+    daemon = PARTS[0]
+    taken = {part: after[part].cpu_s - before[part].cpu_s for part in PARTS}
+    taken[daemon] = after[daemon].own_cpu_s - before[daemon].own_cpu_s
+    taken["ended"] = after[daemon].ended_cpu_s - before[daemon].ended_cpu_s
+    taken["all"] = sum(taken.values())
+    return {part: round(cpu_s / seconds, 4) for part, cpu_s in taken.items()}
 
 
 def said(snapshot: Snapshot, name: str) -> str:

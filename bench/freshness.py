@@ -71,6 +71,11 @@ class Sizes:
     idle_settled_s: float = 15.0
     """Between what a start brings and the measurement; 0: neither is waited for."""
 
+    @property
+    def told(self) -> dict[str, float]:
+        """What all profiles of a result have in common."""
+        return {"rate": self.rate, "seconds": self.seconds, "warm_up_s": self.warm_up_s}
+
 
 def eager_archive() -> dict[str, Any]:
     """The group `archive` of the page."""
@@ -259,14 +264,12 @@ def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The result document; what was not asked for is as `known`."""
     groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": {"archive": eager_archive()}}
-    load = os.getloadavg()[0]
+    load = os.getloadavg()[0] if set(parts) == set(PARTS) else max(os.getloadavg()[0], known.get("machine", {}).get("load_before", 0.0))
     return {
         "what": "seconds from the acknowledgement of a batch until a reader of the table sees all of it, and the CPU of an idle daemon",
-        "rate": sizes.rate,
+        **sizes.told,
         "batches_per_s": BATCHES_PER_S,
         "partitions": PARTITIONS,
-        "seconds": sizes.seconds,
-        "warm_up_s": sizes.warm_up_s,
         "profiles": {
             **known.get("profiles", {}),
             **{name: profile(root / name, group, sizes) for name, group in groups.items() if name in parts},
@@ -282,6 +285,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
 
 
 PARTS = ("eager", "defaults", "idle")
+QUICK = Sizes(8.0, 200, 0.0, 3, 2.0, 0.0)
 
 
 def main() -> None:
@@ -295,14 +299,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few records and topics, the eager settings alone: does it run?")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    known = told_before(options.output, ("profiles", "idle"))
+    sizes = Sizes(options.seconds, options.rate, 15.0, options.idle_topics, options.idle_seconds)
+    sizes, parts = (QUICK, ("eager", "idle")) if options.quick else (sizes, options.parts)
+    known = told_before(options.output, ("profiles", "idle", "machine", *sizes.told))
+    if {name: known[name] for name in sizes.told if name in known} not in ({}, sizes.told):
+        parser.error(f"{options.output} was measured with other sizes; measure all parts anew, into another file")
     with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
-        if options.quick:
-            document = measure(Sizes(8.0, 200, 0.0, 3, 2.0, 0.0), ("eager", "idle"), Path(folder), known)
-        else:
-            sizes = Sizes(options.seconds, options.rate, 15.0, options.idle_topics, options.idle_seconds)
-            document = measure(sizes, options.parts, Path(folder), known)
-    tell(document, options.output)
+        tell(measure(sizes, parts, Path(folder), known), options.output)
 
 
 if __name__ == "__main__":

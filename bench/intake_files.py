@@ -65,7 +65,7 @@ def send(writer: IntakeWriter, count: int, make: Callable[[int, int], pa.Array[A
     return raw_bytes
 
 
-def bytes_of(values: pa.Array[Any]) -> int:
+def bytes_of(values: Any) -> int:
     """Of all values together."""
     return int(pc.sum(pc.binary_length(values)).as_py())
 

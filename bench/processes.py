@@ -39,7 +39,8 @@ def family(pid: int) -> list[psutil.Process]:
 def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
     """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers with what starts them.
 
-    What a JVM has waited for were workers.
+    What a JVM has waited for counts as workers: it is their parent. (So does what a script had waited for that became the JVM; a difference
+    of two looks is without that.)
     """
     found: dict[str, Taken] = {}
     for process in family(pid):

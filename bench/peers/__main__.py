@@ -8,8 +8,8 @@ with a smaller topic:
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
 - `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours;
-- `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: how much
-  of a ratio could be had at all.
+- `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: what is
+  left of the work without promises.
 
 Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all its processes, the broker's
 apart, and seconds by the clock. All contenders are kept on the same cores. Then the table is read by pyiceberg and compared with the

@@ -36,19 +36,20 @@ def peers(results: Results) -> Section:
         cores, {whole(found.number("repetitions"))} times: by the archiver's daemon, which mirrors the topic; by Spark Structured
         Streaming in one batch, and in batches of {batch}; and by Iceberg's sink in a Kafka Connect worker with a commit interval of
         {interval:g} s. Counted is the CPU of all processes of each, but for the broker's. Every table is read back: rows, ids, and the
-        sums of all columns are those that were sent, or there is no result. The archiver alone takes records in durably by itself,
-        checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The peers keep the message's columns
-        only; the sink cuts times to milliseconds. Streaming decodes with the same library as the archiver, the sink with a converter
-        written for this one message: what their users have is slower. *The libraries alone* are no peer: a process per core with the
-        Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file. They store nothing on the way,
-        begin anew after a crash, and keep no key, header, time or offset; so they tell how much could be had at all."""
+        sums of all columns are those that were sent, or there is no result. Of these the archiver alone takes records in durably by
+        itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The peers keep the message's
+        columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the archiver, the sink with a
+        converter written for this one message: what their users have is slower. *The libraries alone* are no peer: a process per core with the
+        Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what was found best for the
+        archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or offset: they tell what is left
+        of this work in Python without promises."""
     outro = f"""
         For a core-second the archiver's work is {"; ".join(told)}. Of its CPU {figure(daemon)} s are of the daemon that consumes the
         topic ([mirror](#kafka-mirror)), {figure(workers)} s of the workers that refine, and {figure(jvm, 2)} s of the JVM."""
-    most = [f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times that of {names[name]}" for name in wanted]
+    most = [f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]}" for name in wanted]
     limit = f"""
-        The libraries alone do {" and ".join(most)}. Of what they do for a core-second the archiver does
-        {shown(found.spread("archiver_by_peer.libraries"), ratio)}."""
+        For a core-second the libraries alone do {" and ".join(most)}; the archiver does
+        {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries."""
     head = ["", "thousand records per core-second", "by the clock, thousand a second", "last commit after most of the work", "stored"]
     rows = [[label, *_contender(found.at(f"contenders.{name}"))] for name, label in names.items()]
     aims = [
@@ -92,7 +93,7 @@ def freshness(results: Results) -> Section:
     rows = [[label, *(seconds(one.number(f"visible_s.{which}")) for one in profiles.values())] for label, which in VISIBLE.items()]
     rows += [
         ["the longest wait of a snapshot grows in a minute by", *(_slope(one) for one in profiles.values())],
-        ["cores in use: daemon, JVM, Python workers", *(_cores(one) for one in profiles.values())],
+        ["cores in use: daemon, Spark", *(_cores(one) for one in profiles.values())],
     ]
     parts = [paragraph(intro), table(["with", *(PROFILES.get(name, name) for name in profiles)], rows)]
     aims = []
@@ -119,7 +120,8 @@ def _slope(one: Measured) -> str:
 
 
 def _cores(one: Measured) -> str:
-    return ", ".join(f"{one.number(f'cores.{part}'):.2f}" for part in ("daemon", "jvm", "workers"))
+    daemon, together = one.number("cores.daemon"), one.number("cores.all")
+    return f"{daemon:.2f}, {together - daemon:.2f}"
 
 
 STEPS = {"prepare": "prepare: tables and schemas are looked at", "plan": "plan", "refine": "refine", "commit": "commit"}
@@ -208,7 +210,7 @@ def _one_topic(one: Measured) -> str:
         {shown(one.spread("slower_by_the_clock"), ratio)} times by the clock; wanted is {one.number("wanted_ratio"):g} at most. Each
         further archive takes {shown(one.spread("archive_ms"))} ms of CPU beyond what its records take in large ones, which is
         {seconds(record_s)} each. pyarrow and ptars alone, which write as many synced files of the rows as they come and promise nothing,
-        take {shown(one.spread("libraries_slower_by_cpu"), ratio)} times the CPU for {whole(many)} files that they take for {whole(few)},
+        take for {whole(many)} files {shown(one.spread("libraries_slower_by_cpu"), ratio)} times the CPU that they take for {whole(few)},
         {shown(one.spread("libraries_file_ms"))} ms for each further one.""")
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import footer_values
-from archiver.jobs.refined import RefineOptions, pack, unpack_result, unpack_task
+from archiver.jobs.encodings import ROWS_MIN
+from archiver.jobs.refined import PlanResult, RefineOptions, pack, unpack_result, unpack_task
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
@@ -258,6 +259,33 @@ def test_row_groups_are_bounded_by_rows_and_by_bytes(intake: Intake) -> None:
         assert max(sizes) <= most
         assert len(sizes) >= 3
     assert len({result.files[0].archive.records_digest for result in (by_rows, by_bytes, together)}) == 1
+
+
+def test_small_archives_of_a_topic_share_encodings_within_a_task(intake: Intake) -> None:
+    """One topic's do not become another's; and the records are the same, whatever the encodings."""
+    one, other = intake.topic("one", 2), intake.topic("other")
+    numbered = [Row(NOW, key=b"order-%09d" % number) for number in range(ROWS_MIN)]
+    intake.file({(one, 0): numbered, (one, 1): [Row(NOW, key=b"same")] * ROWS_MIN, (other, 0): [Row(NOW, key=b"same")] * ROWS_MIN})
+    plans = [*intake.plans(one, 0), *intake.plans(one, 1), *intake.plans(other)]
+    first, second, third = refine(intake, plans)
+    (alone,) = refine(intake, intake.plans(one, 1, epoch=2))
+    assert [_key_encoding(intake, result) for result in (first, second, third)] == [
+        "DELTA_BYTE_ARRAY",
+        "DELTA_BYTE_ARRAY",
+        "RLE_DICTIONARY",
+    ]
+    assert _key_encoding(intake, alone) == "RLE_DICTIONARY"
+    assert alone.files[0].archive.records_digest == second.files[0].archive.records_digest
+    assert table_of(intake, alone) == table_of(intake, second)
+
+
+def _key_encoding(intake: Intake, result: PlanResult) -> str:
+    objects: Any = intake.objects
+    group = pq.read_metadata(objects.root / result.files[0].archive.key).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    (encodings,) = [set(column.encodings) for column in columns if column.path_in_schema == "key.__raw__"]
+    (found,) = encodings & {"DELTA_BYTE_ARRAY", "RLE_DICTIONARY"}
+    return found
 
 
 def test_each_intake_file_is_opened_once(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Refinement on a real standalone cluster: a master and workers of their own, some of which die, come late, or are let go.
 
 The command runs in processes of its own, as its users have it. What it archives is compared with what a process without Spark makes of
-the same log: the same files, byte for byte.
+the same log: the same files, byte for byte. That holds for archives with so few rows that their encodings go by type alone; a larger one's
+may depend on what its task made before it.
 """
 
 from __future__ import annotations

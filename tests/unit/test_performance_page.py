@@ -165,7 +165,7 @@ def test_peers_follow_their_figures() -> None:
     found["contenders"]["archiver"]["records_per_core_second"] = spread(200_000)
     found["contenders"]["archiver"]["stored_bytes"] = [10, 50, 60]
     found["contenders"]["libraries"]["stored_bytes"] = [1]
-    found["libraries_by_peer"] = {name: spread(5.0) for name in found["libraries_by_peer"]}
+    found["libraries_by_peer"] = {"streaming": spread(5.0), "sink": spread(6.0)}
     for number, name in enumerate(("streaming", "small_triggers", "sink")):
         found["contenders"][name]["stored_bytes"] = [60 - number]
     made = section(reading.peers, peers=found)
@@ -174,8 +174,11 @@ def test_peers_follow_their_figures() -> None:
     assert verdicts(section(reading.peers, peers=found))[-1] == "**missed**"
     assert "| the archiver | 200 (100 to 400) |" in words(made)
     assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, wanted: 4;" in words(made)
-    assert "The libraries alone do 5.0 (2.5 to 10.0) times that of Structured Streaming in one batch and 5.0" in words(made)
-    assert "the archiver does 4.00 (2.00 to 8.00)." in words(made)
+    assert (
+        "the libraries alone do 5.0 (2.5 to 10.0) times the work of Structured Streaming in one batch and 6.0 (3.0 to 12.0) times the"
+        in words(made)
+    )
+    assert "work of Iceberg's sink for Kafka Connect; the archiver does 4.00 (2.00 to 8.00) times the work of the libraries." in words(made)
 
 
 def test_freshness_follows_its_figures_and_what_was_run() -> None:
@@ -205,7 +208,7 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     assert "| the oldest record without a table, at most | 444 s |" in words(made)
     assert "takes 2.00 (1.00 to 4.00) ms of CPU beyond what its records take in large ones, which is 4.00 µs each." in words(made)
     assert (
-        "take 1.70 (0.85 to 3.40) times the CPU for 2,000 files that they take for 8, 1.50 (0.75 to 3.00) ms for each further one"
+        "take for 2,000 files 1.70 (0.85 to 3.40) times the CPU that they take for 8, 1.50 (0.75 to 3.00) ms for each further one"
         in words(made)
     )
     found["many"]["memory"]["daemon"]["max_mb_by_minute"] = [9, 700, 500, 600]
