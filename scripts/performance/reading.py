@@ -39,10 +39,10 @@ def peers(results: Results) -> Section:
         sums of all columns are those that were sent, or there is no result. Of these the archiver alone takes records in durably by
         itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The peers keep the message's
         columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the archiver, the sink with a
-        converter written for this one message: what their users have is slower. *The libraries alone* are no peer: a process per core with the
-        Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what was found best for the
-        archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or offset: they tell what is left
-        of this work in Python without promises."""
+        converter written for this one message: what their users have is slower. *The libraries alone* are no peer: a process per core
+        with the Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what was found
+        best for the archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or offset: they tell
+        what is left of this work in Python without promises."""
     outro = f"""
         For a core-second the archiver's work is {"; ".join(told)}. Of its CPU {figure(daemon)} s are of the daemon that consumes the
         topic ([mirror](#kafka-mirror)), {figure(workers)} s of the workers that refine, and {figure(jvm, 2)} s of the JVM."""
