@@ -56,7 +56,7 @@ class Streaming(Contender):
             self.tables.create(topic)
         program = str(Path(__file__).with_name("streaming_program.py"))
         self._answers: queue.Queue[str] = queue.Queue()
-        self._start([sys.executable, program, json.dumps(settings)], {})
+        self._start([sys.executable, program, json.dumps(settings)], {"PYSPARK_PYTHON": sys.executable})
         threading.Thread(target=self._listen, daemon=True).start()
 
     def begin(self, topic: str) -> None:
