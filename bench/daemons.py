@@ -18,7 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from bench import deployment
 from bench.orders import descriptor_set
-from bench.processes import Taken, taken_by
+from bench.processes import Taken, taken_by, taken_by_each
 from tests.soak.flatness import theil_sen
 from tests.support.deployment import Deployment
 from tests.support.processes import until
@@ -96,19 +96,6 @@ class Site:
         assert self.daemon.stop() == 0, self.daemon.log_text()
 
 
-def cores_between(before: Mapping[str, Taken], after: Mapping[str, Taken], seconds: float) -> dict[str, float]:
-    """CPU seconds per second by part, and of all. `ended`: of a JVM that has ended meanwhile, and its workers, since their start.
-
-    Where one has ended, `jvm` and `workers` lack what they had taken before, so only their sum with `ended` tells what was taken.
-    """
-    daemon = PARTS[0]
-    taken = {part: after[part].cpu_s - before[part].cpu_s for part in PARTS}
-    taken[daemon] = after[daemon].own_cpu_s - before[daemon].own_cpu_s
-    taken["ended"] = after[daemon].ended_cpu_s - before[daemon].ended_cpu_s
-    taken["all"] = sum(taken.values())
-    return {part: round(cpu_s / seconds, 4) for part, cpu_s in taken.items()}
-
-
 def said(snapshot: Snapshot, name: str) -> str:
     """What the summary of a snapshot says."""
     assert snapshot.summary is not None, "an archiver's snapshot has a summary"
@@ -138,6 +125,42 @@ class Sampler(ABC):
     @abstractmethod
     def _look(self) -> None:
         """Once."""
+
+
+class Cores(Sampler):
+    """What a daemon's parts take of the processors while this is entered.
+
+    Each process is looked at every few seconds: Spark lets idle workers go, and what they took is in nobody's count after that.
+    """
+
+    def __init__(self, site: Site, every_s: float = 2.0) -> None:
+        super().__init__("cores", every_s)
+        assert site.daemon is not None
+        self._pid = site.daemon.pid
+        self._before: dict[tuple[int, float], float] = {}
+        self._seen: dict[tuple[int, float], tuple[str, float]] = {}
+        self._began_s = self._ended_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._look()
+        self._before = {process: cpu_s for process, (_, cpu_s) in self._seen.items()}
+        self._began_s = time.monotonic()
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._look()
+        self._ended_s = time.monotonic()
+
+    def _look(self) -> None:
+        self._seen |= {process: (part, taken.own_cpu_s) for process, (part, taken) in taken_by_each(self._pid, PARTS[0]).items()}
+
+    def told(self) -> dict[str, float]:
+        """CPU seconds per second by part, and of all."""
+        found = dict.fromkeys(PARTS, 0.0)
+        for process, (part, cpu_s) in self._seen.items():
+            found[part] += (cpu_s - self._before.get(process, 0.0)) / (self._ended_s - self._began_s)
+        return {part: round(cores, 4) for part, cores in found.items()} | {"all": round(sum(found.values()), 4)}
 
 
 class Memory(Sampler):

@@ -41,7 +41,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, LongType
 
 from bench import deployment
-from bench.daemons import Sampler, Site, cores_between, said
+from bench.daemons import Cores, Sampler, Site, said
 from bench.log import percentile
 from bench.outcome import tell, told_before
 from bench.steady import Batch, Sender, send_batches
@@ -198,9 +198,10 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
     ):
         reader.until({0: 1})
         time.sleep(sizes.warm_up_s)
-        began_s, before = time.monotonic(), daemon.taken()
-        time.sleep(sizes.seconds)
-        ended_s, after = time.monotonic(), daemon.taken()
+        with Cores(daemon) as cores:
+            began_s = time.monotonic()
+            time.sleep(sizes.seconds)
+            ended_s = time.monotonic()
         # What was acknowledged by now is in the log; the sender goes on until a reader sees it.
         reader.until(logged(daemon))
         batches = sender.end()
@@ -221,7 +222,7 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
         "oldest_s": [round(waited_s, 2) for _, waited_s in found.oldest],
         "oldest_slope_s_per_minute": round(60 * theil_sen(whole), 3) if len(whole) > 2 else None,
         "poll_s": {"p50": round(percentile(reader.gaps_s, 50), 3), "max": round(max(reader.gaps_s), 3)},
-        "cores": cores_between(before, after, ended_s - began_s),
+        "cores": cores.told(),
         "p99_below_wanted": p99_s < WANTED_P99_S,
     }
 
@@ -241,11 +242,10 @@ def idle(folder: Path, topics: int, sizes: Sizes) -> dict[str, Any]:
         if sizes.idle_settled_s:
             daemon.until("what a start brings is over", lambda: settled(daemon))
         time.sleep(sizes.idle_settled_s)
-        before, began_s = daemon.taken(), time.monotonic()
-        time.sleep(sizes.idle_s)
-        cores = cores_between(before, daemon.taken(), time.monotonic() - began_s)
+        with Cores(daemon) as cores:
+            time.sleep(sizes.idle_s)
         daemon.stop()
-    return {"topics": topics, "seconds": sizes.idle_s, "cores": cores}
+    return {"topics": topics, "seconds": sizes.idle_s, "cores": cores.told()}
 
 
 def settled(daemon: Site) -> bool:

@@ -37,7 +37,7 @@ from archiver.spark_session import SparkSessions
 from archiver.telemetry_metrics import ROUND_STEPS
 from bench import deployment
 from bench.bare import refine_into_many
-from bench.daemons import Memory, Site, cores_between, said
+from bench.daemons import Cores, Memory, Site, said
 from bench.limit import CORES, Refinement
 from bench.outcome import tell, told_before
 from bench.processes import own_cpu_seconds
@@ -123,12 +123,15 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
         daemon.until_tables("bench", len(topics))
         made_s = time.monotonic() - began_s
         looks: list[Looked] = []
-        with Memory(daemon, MEMORY_S) as memory, Sender(send_singly, daemon.deployment.config, topics, PARTITIONS) as sender:
-            began_s, before = time.monotonic(), daemon.taken()
+        with (
+            Memory(daemon, MEMORY_S) as memory,
+            Sender(send_singly, daemon.deployment.config, topics, PARTITIONS) as sender,
+            Cores(daemon) as cores,
+        ):
+            began_s = time.monotonic()
             while (at_s := time.monotonic() - began_s) < sizes.seconds:
                 looks.append(looked(daemon.metrics(), at_s))
                 time.sleep(min(LOOK_S, max(0.0, began_s + sizes.seconds - time.monotonic())))
-            cores = cores_between(before, daemon.taken(), time.monotonic() - began_s)
             looks.append(looked(daemon.metrics(), time.monotonic() - began_s))
             sent = sender.end()
         ended_s = time.monotonic()
@@ -158,7 +161,7 @@ def many(folder: Path, sizes: Sizes) -> dict[str, Any]:
         "round_steps_s": rounds,
         "plan_s_max": max(one["plan"] for one in rounds),
         "commits": commits,
-        "cores": cores,
+        "cores": cores.told(),
         "memory": memory.told(),
         "planning_below_wanted": max(one["plan"] for one in rounds) < WANTED_PLAN_S,
     }

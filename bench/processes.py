@@ -39,20 +39,27 @@ def family(pid: int) -> list[psutil.Process]:
 def taken_by(pid: int, program: str = "program") -> dict[str, Taken]:
     """By part, those that there are: `jvm`; the process itself, called `program`; `workers`, Python workers with what starts them.
 
-    What a JVM has waited for counts as workers: it is their parent. (So does what a script had waited for that became the JVM; a difference
-    of two looks is without that.)
+    What Spark's idle workers took is in none of them once they have ended: nobody waits for them, so the kernel forgets it. Who measures
+    for longer than a minute watches each process (`taken_by_each`).
     """
     found: dict[str, Taken] = {}
+    for part, taken in taken_by_each(pid, program).values():
+        together = found.setdefault(part, Taken())
+        together.own_cpu_s += taken.own_cpu_s
+        together.ended_cpu_s += taken.ended_cpu_s
+        together.rss_bytes += taken.rss_bytes
+    return found
+
+
+def taken_by_each(pid: int, program: str = "program") -> dict[tuple[int, float], tuple[str, Taken]]:
+    """By process (its id, and when it began): the part that it belongs to, and what it has taken."""
+    found: dict[tuple[int, float], tuple[str, Taken]] = {}
     for process in family(pid):
         with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
             part = "jvm" if is_jvm(process) else program if process.pid == pid else "workers"
             times, memory = process.cpu_times(), process.memory_info()
-            taken = found.setdefault(part, Taken())
-            taken.own_cpu_s += times.user + times.system
-            taken.rss_bytes += memory.rss
-            ended_cpu_s = times.children_user + times.children_system
-            if ended_cpu_s:
-                found.setdefault("workers" if part == "jvm" else part, Taken()).ended_cpu_s += ended_cpu_s
+            taken = Taken(times.user + times.system, times.children_user + times.children_system, memory.rss)
+            found[process.pid, process.create_time()] = (part, taken)
     return found
 
 

@@ -61,7 +61,8 @@ def facts(table: pa.Table, unit_us: int = 1) -> dict[str, Any]:
     times = table["created"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy() - EPOCH_US
     tags: dict[str, int] = {}
     # Copied: where the entries of maps are a slice, as readers give them, pyarrow 26 looks up those of other rows.
-    maps = pa.concat_arrays([*table["tags"].chunks, table["tags"].chunk(0).slice(0, 0)])
+    chunks: list[Any] = table["tags"].chunks
+    maps = pa.concat_arrays([*chunks, chunks[0].slice(0, 0)])
     for key in ("channel", "campaign"):
         found: Any = pc.map_lookup(maps, pa.scalar(key), "first")
         tags[key] = int(pc.sum(pc.cast(pc.utf8_slice_codeunits(pc.drop_null(found), 6), pa.int64())).as_py() or 0)

@@ -59,7 +59,7 @@ def test_maps_whose_entries_are_a_slice_are_the_same(orders: pa.Table) -> None:
     maps: Any = orders["tags"].chunk(0)
     before = pa.array(["channel", "campaign"])
     keys, items = (pa.concat_arrays([before, one]).slice(len(before)) for one in (maps.keys, maps.items))
-    sliced = pa.MapArray.from_arrays(maps.offsets, keys, items)
+    sliced: Any = pa.MapArray.from_arrays(maps.offsets, keys, items)
     assert sliced.to_pylist() == maps.to_pylist()
     table = orders.set_column(orders.schema.get_field_index("tags"), "tags", sliced)
     check("peer", Read(table, 1), orders)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.daemons import Cores
 from bench.processes import cpu_seconds, family, kind_of, taken_by
+from tests.support.processes import until
 
 BURNT_S = 0.3
 STARTER = """
@@ -53,18 +57,46 @@ def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(
     assert taken["workers"].rss_bytes > 2 * taken["jvm"].rss_bytes, "they are four, and each is the same program"
 
 
-@pytest.mark.parametrize(("name", "part"), [("python", "program"), ("java", "workers")])
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a process has the name of a link only there")
-def test_cpu_time_of_what_has_ended_is_counted(tmp_path: Path, name: str, part: str) -> None:
-    program = tmp_path / name
-    program.symlink_to(Path(sys.executable).resolve())
-    burn = f"import time\nwhile time.process_time() < {BURNT_S + 0.1}: pass"  # the kernel counts ticks
-    parent = f"import subprocess\nsubprocess.run([{sys.executable!r}, '-c', {burn!r}])\nprint('done', flush=True)\ninput()"
-    with subprocess.Popen([program, "-ISc", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+def test_cpu_time_of_what_has_ended_is_counted(tmp_path: Path) -> None:
+    burn = f"import time\nwhile time.process_time() < {BURNT_S}: pass"
+    parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint('done', flush=True)\nsys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == b"done\n"
         found = cpu_seconds(process.pid)
         process.stdin.close()
-    assert found[part] >= BURNT_S
-    assert set(found) == {part, "jvm" if name == "java" else "program"}
+    assert found["program"] >= BURNT_S
+    assert set(found) == {"program"}
+
+
+FORGETS = f"""
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # as the parent of Spark's workers does: nobody waits for them
+if os.fork() == 0:
+    while time.process_time() < {BURNT_S + 0.1}: pass
+    print("burnt", flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+sys.stdin.readline()
+"""
+
+
+def test_what_a_worker_took_that_nobody_waited_for_is_in_the_cores() -> None:
+    with subprocess.Popen([sys.executable, "-ISc", FORGETS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        with Cores(SimpleNamespace(daemon=process), 0.02) as cores:  # type: ignore[arg-type]  # only its id is asked for
+            began_s = time.monotonic()
+            assert process.stdout.readline() == b"burnt\n"
+            time.sleep(0.2)
+            (worker,) = family(process.pid)[1:]
+            worker.kill()
+            until("the worker has ended", lambda: not worker.is_running())
+            assert set(taken_by(process.pid)) == {"program"}
+            most_s = time.monotonic() - began_s + 0.5
+        process.kill()
+    found = cores.told()
+    assert found["workers"] * most_s >= BURNT_S
+    assert found["all"] == pytest.approx(found["daemon"] + found["workers"], abs=0.001)
+    assert found["jvm"] == 0
