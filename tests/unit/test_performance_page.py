@@ -208,7 +208,7 @@ def test_many_partitions_follow_their_figures_and_what_was_run() -> None:
     assert "| the oldest record without a table, at most | 444 s |" in words(made)
     assert "takes 2.00 (1.00 to 4.00) ms of CPU beyond what its records take in large ones, which is 4.00 µs each." in words(made)
     assert (
-        "take for 2,000 files 1.70 (0.85 to 3.40) times the CPU that they take for 8, 1.50 (0.75 to 3.00) ms for each further one"
+        "take for 2,000 files 1.70 (0.85 to 3.40) times the CPU that they take for 8, 1.50 (0.750 to 3.00) ms for each further one"
         in words(made)
     )
     found["many"]["memory"]["daemon"]["max_mb_by_minute"] = [9, 700, 500, 600]
