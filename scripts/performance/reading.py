@@ -46,7 +46,10 @@ def peers(results: Results) -> Section:
     outro = f"""
         For a core-second the archiver's work is {"; ".join(told)}. Of its CPU {figure(daemon)} s are of the daemon that consumes the
         topic ([mirror](#kafka-mirror)), {figure(workers)} s of the workers that refine, and {figure(jvm, 2)} s of the JVM."""
-    most = [f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]}" for name in wanted]
+    most = [
+        f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]} (wanted of the archiver: {least:g})"
+        for name, least in wanted.items()
+    ]
     limit = f"""
         For a core-second the libraries alone do {" and ".join(most)}; the archiver does
         {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries."""
