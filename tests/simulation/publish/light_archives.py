@@ -84,8 +84,8 @@ class _LightMetadata:
 class _LightWriter:
     """Stands for `ArchiveWriter`."""
 
-    def __init__(self, spool_dir: object, columns: Columns, zstd_level: int) -> None:
-        del spool_dir, zstd_level
+    def __init__(self, spool_dir: object, columns: Columns, encodings: object, zstd_level: int) -> None:
+        del spool_dir, encodings, zstd_level
         ids = {leaf.path: leaf.field_id for leaf in columns.leaves}
         self._ids = (ids["kafka.partition"], ids["kafka.offset"], ids["kafka.ingest_timestamp"])
         self._rows: list[Row] = []
