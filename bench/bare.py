@@ -73,11 +73,7 @@ def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -
         options = options or options_of(batch.schema)
         while sum(one.num_rows for one in held) >= rows:
             table = pa.Table.from_batches(held)
-            target = str(folder / f"{files}.parquet")
-            pq.write_table(
-                table.slice(0, rows), target, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=GROUP_ROWS, **options
-            )
-            _sync(target)
+            write_whole(table.slice(0, rows), str(folder / f"{files}.parquet"), options)
             held = table.slice(rows).to_batches()
             files += 1
     assert not held, "a rest"
@@ -90,12 +86,22 @@ def _decoded(messages: Any, paths: list[str], steps: Steps) -> Iterator[pa.Recor
         with steps.step("read"):
             batches = pq.read_table(path, columns=COLUMNS, use_threads=False).combine_chunks().to_batches(max_chunksize=DECODE_ROWS)
         for batch in batches:
-            values = batch.column("value")
-            with steps.step("decode"):
-                decoded = messages.array_to_record_batch(values)
-            with steps.step("encode and compare"):
-                assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), values)).as_py()
-            yield _joined(batch.drop_columns(["value"]), decoded)
+            yield _joined(batch.drop_columns(["value"]), decode(messages, batch.column("value"), steps))
+
+
+def decode(messages: Any, values: pa.Array[Any], steps: Steps) -> pa.RecordBatch:
+    """The columns of serialized messages; raises if one of them does not give its bytes back."""
+    with steps.step("decode"):
+        decoded: pa.RecordBatch = messages.array_to_record_batch(values)
+    with steps.step("encode and compare"):
+        assert pc.all(pc.equal(messages.record_batch_to_array(decoded).cast(pa.binary()), values)).as_py()
+    return decoded
+
+
+def write_whole(table: pa.Table, target: str, options: dict[str, Any]) -> None:
+    """A synced file of its own, at the level of archives."""
+    pq.write_table(table, target, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=GROUP_ROWS, **options)
+    _sync(target)
 
 
 def _sync(path: str) -> None:

@@ -27,6 +27,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Set
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -183,11 +184,7 @@ def outcome(
     setup: Setup, runs: dict[str, list[Run]], value_bytes: int, wanted: dict[str, Any], load: tuple[float, float, float]
 ) -> dict[str, Any]:
     """What the runs of each contender, in their order, say."""
-    ratios = {
-        name: spread([theirs.cpu_s / ours.cpu_s for theirs, ours in zip(found, runs[OURS], strict=True)])
-        for name, found in runs.items()
-        if name != OURS and OURS in runs
-    }
+    ratios = _by_peer(runs, OURS, runs.keys() - {OURS})
     return {
         "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a contender, warm",
         "records": setup.records,
@@ -197,11 +194,7 @@ def outcome(
         "repetitions": setup.repetitions,
         "contenders": {name: _contender(setup.records, found) for name, found in runs.items()},
         "archiver_by_peer": ratios,
-        "libraries_by_peer": {
-            name: spread([theirs.cpu_s / bare.cpu_s for theirs, bare in zip(runs[name], runs[BARE], strict=True)])
-            for name in WANTED
-            if name in runs and BARE in runs
-        },
+        "libraries_by_peer": _by_peer(runs, BARE, WANTED.keys()),
         "wanted_at_least": WANTED,
         "reached": {name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios},
         "verified_in_every_run": wanted,
@@ -212,6 +205,15 @@ def outcome(
             **{name: version(name) for name in ("pyarrow", "ptars", "protobuf", "pyspark", "pyiceberg", "confluent-kafka")},
             "packages": [*SINK, *WORKER, PROTOBUF, *SPARK_KAFKA, SPARK_PACKAGES[0], kafka_server.PACKAGES[0]],
         },
+    }
+
+
+def _by_peer(runs: dict[str, list[Run]], whose: str, peers: Set[str]) -> dict[str, dict[str, float]]:
+    """Times the records per core-second of each of the peers that ran, in the same repetition."""
+    return {
+        name: spread([theirs.cpu_s / own.cpu_s for theirs, own in zip(found, runs[whose], strict=True)])
+        for name, found in runs.items()
+        if name in peers and whose in runs
     }
 
 

@@ -25,10 +25,7 @@ class Libraries(Contender):
         self._start([sys.executable, "-m", "bench.peers.bare_program", json.dumps(settings)], {"PYTHONPATH": str(ROOT)})
 
     def begin(self, topic: str) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"topic": topic}) + "\n")
-        self._process.stdin.flush()
+        self._send({"topic": topic})
 
     def rest(self) -> None:
         assert self._process is not None

@@ -10,7 +10,6 @@ for the archiver: portions of the client, Python's collector, Parquet options.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,14 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from archiver.daemon.collector import look_less_often
 from bench import orders
-from bench.bare import DECODE_ROWS, GROUP_ROWS, options_of
-from bench.intake_files import ZSTD_LEVEL
+from bench.bare import DECODE_ROWS, Steps, decode, options_of, write_whole
 from bench.peers.tables import Tables
 from intake.sources.kafka_client import PORTION_RECORDS
 
@@ -62,15 +58,9 @@ def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int])
     look_less_often()
     messages = orders.handler(enum_repr="string")
     path = f"{target}-{partitions[0]}.parquet"
-    decoded: list[pa.RecordBatch] = []
-    for values in consumed(brokers, topic, partitions):
-        raw = pa.array(values, pa.binary())
-        decoded.append(messages.array_to_record_batch(raw))
-        assert pc.all(pc.equal(messages.record_batch_to_array(decoded[-1]).cast(pa.binary()), raw)).as_py()
-    table = pa.Table.from_batches(decoded)
-    pq.write_table(table, path, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=GROUP_ROWS, **options_of(table.schema))
-    with Path(path).open("rb") as file:
-        os.fsync(file.fileno())
+    batches = (pa.array(values, pa.binary()) for values in consumed(brokers, topic, partitions))
+    table = pa.Table.from_batches([decode(messages, values, Steps()) for values in batches])
+    write_whole(table, path, options_of(table.schema))
     return path
 
 

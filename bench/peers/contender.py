@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from abc import ABC, abstractmethod
@@ -99,3 +100,10 @@ class Contender(ABC):
                 cwd=self.folder,
                 env={**kept, **own, **environ},
             )
+
+    def _send(self, asked: Mapping[str, Any]) -> None:
+        """Of a program that reads one JSON object a line."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(asked) + "\n")
+        self._process.stdin.flush()

@@ -60,16 +60,14 @@ class Streaming(Contender):
         threading.Thread(target=self._listen, daemon=True).start()
 
     def begin(self, topic: str) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        asked = {
-            "topic": topic,
-            "table": f"local.{NAMESPACE}.{topic}",
-            "checkpoint": str(self.folder / "checkpoint" / topic),
-            "trigger_records": self.trigger_records,
-        }
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
+        self._send(
+            {
+                "topic": topic,
+                "table": f"local.{NAMESPACE}.{topic}",
+                "checkpoint": str(self.folder / "checkpoint" / topic),
+                "trigger_records": self.trigger_records,
+            }
+        )
 
     def check(self) -> None:
         super().check()
