@@ -235,8 +235,9 @@ class SparkSettings(Group):
     never shown by us (Spark itself hands them to its processes)."""
     driver_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]$")] = "2g"
     """Heap of the JVM that we start, as Java writes it. The rows pass through Python, so the JVM needs little."""
-    task_bytes: Annotated[Size, Field(ge=2**20, le=2**34)] = 128 * 2**20
-    """Raw bytes that one task should have; small plans are bundled up to it. One archive of the default size is one task."""
+    task_bytes: Annotated[Size, Field(ge=2**20, le=2**34)] = 256 * 2**20
+    """Raw bytes that one task should have; archives are bundled up to it, as long as every core has work. Each task reads all intake files
+    that its archives have records in, so larger tasks read less for thousands of partitions."""
     job_timeout: Annotated[Duration, Field(gt=0, le=7 * 86400)] = 3600.0
     """How long the job of one round may take before it is cancelled, and repeated by a later round. Far beyond any job that makes
     progress."""

@@ -22,8 +22,11 @@ _arrow: Any = pa
 
 def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """One batch with the rows of all, in order; they have one schema."""
-    if len(batches) == 1:
-        return batches[0]
+    return batches[0] if len(batches) == 1 else copied_batches(batches)
+
+
+def copied_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The same in memory of its own: what the batches point into can be freed."""
     joined: pa.RecordBatch = _arrow.concat_batches(list(batches))
     return joined
 

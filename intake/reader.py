@@ -37,6 +37,15 @@ class IntakeReader:
         Raises `Corrupted` that names the file if it is missing, shorter, longer or altered; `Halt` if a newer version wrote it.
         """
         wanted = sorted(segments, key=lambda segment: (segment.row_group, segment.first_row))
+        groups = {row_group: list(members) for row_group, members in groupby(wanted, key=lambda segment: segment.row_group)}
+        for row_group, rows in self.row_groups(file, list(groups)):
+            for segment in groups[row_group]:
+                if segment.first_row + segment.rows > rows.num_rows:
+                    raise beyond(file, row_group, rows.num_rows)
+                yield segment, rows.slice(segment.first_row, segment.rows)
+
+    def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Whole row groups of the file, in the order in which they are wanted; columns as `READ_SCHEMA`. Raises what `read` raises."""
         if not wanted:
             return
         try:
@@ -49,12 +58,13 @@ class IntakeReader:
         with source:
             metadata = _checked_footer(file, source)
             parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
-            for row_group, members in groupby(wanted, key=lambda segment: segment.row_group):
-                rows = _row_group(file, parquet, row_group)
-                for segment in members:
-                    if segment.first_row + segment.rows > rows.num_rows:
-                        raise _corrupted(file, f"row group {row_group} has {rows.num_rows} rows, the log has a segment beyond them")
-                    yield segment, rows.slice(segment.first_row, segment.rows)
+            for row_group in wanted:
+                yield row_group, _row_group(file, parquet, row_group)
+
+
+def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
+    """The error of a segment that reaches beyond its row group."""
+    return _corrupted(file, f"row group {row_group} has {rows} rows, the log has a segment beyond them")
 
 
 def log_index_of(objects: ObjectStore, key: str) -> int | None:

@@ -15,8 +15,9 @@ from archiver.jobs.plan import Plan
 TASK_BYTES_MIN = 4 * 1024 * 1024
 """Less work than this is not divided to keep another core busy: starting a task costs more."""
 
-WRITER_BYTES = 1024 * 1024
-"""A plan of so many raw bytes counts as a whole open writer, a smaller one as its share of one."""
+WRITER_BYTES = 4 * 1024 * 1024
+"""A plan of so many raw bytes counts as a whole open writer, a smaller one as its share of one: with 64 writers small plans have 256 MiB
+together, half of what a task may hold."""
 PLANS_MAX = 4096
 """Plans that are written at a time, however small they are: each has a spool file."""
 

@@ -8,9 +8,8 @@ each other: a gap between two of them belongs to the first. Must never skip a re
 from __future__ import annotations
 
 import bisect
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -31,26 +30,16 @@ from archiver.schema.past import ids_of
 from archiver.schema.state import TopicSchema
 from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
+from intake.layout import concat_batches, copied_batches
 from intake.partition_state import merged
-from intake.segments import SegmentRef
+from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP
 
-_ROW_OVERHEAD_BYTES = 64
+ROW_OVERHEAD_BYTES = 64
 """What a record costs in memory beside its key, value and headers."""
 _LOOSE_SLICES_MAX = 256
 """A writer puts its slices together when it has so many, small as they may be."""
-
-
-@dataclass(slots=True)
-class _Loose:
-    """Segments that wait to be decoded. What can be done for many at a time is not done for each: it may have one record."""
-
-    segments: list[SegmentRef]
-    slices: list[pa.RecordBatch]
-    """Their records, in as many pieces as there are segments, or in fewer."""
-    rows: int = 0
-    bytes: int = 0
-    own: bool = True
-    """Nothing points into an intake row group."""
+_OWN_PIECES_MAX = 16
+"""Copies that are left as they are when more slices are copied, so that no record is copied each time."""
 
 
 class _OpenFile:
@@ -68,7 +57,11 @@ class _OpenFile:
 
 
 class PlanWriter:
-    """Writes one plan. `add` its segments in offset order, then `finish`; or `discard` it at any time."""
+    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, then `finish`; or `discard` it at any time.
+
+    What can be done for many segments at a time is not done for each: one may have a single record. Raises `Corrupted` if the plan's
+    segments do not follow each other.
+    """
 
     def __init__(self, plan: Plan, rows: TopicRows, cluster_id: str, objects: ObjectStore, options: RefineOptions) -> None:
         self.plan = plan
@@ -76,48 +69,52 @@ class PlanWriter:
         self._cluster_id = cluster_id
         self._objects = objects
         self._options = options
-        self._gaps = deque(plan.gaps)
-        self._next = self._behind_gaps(plan.base)
+        self._reached = _reached(plan)
+        lines = plan.segments.numbers
+        rows_of = lines[:, END] - lines[:, BASE]
+        self._rows_before = np.concatenate([[0], np.cumsum(rows_of)])
+        self._bytes_before = np.concatenate([[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)])
+        """Of each segment, and of the end: what the ones before it have together."""
+        self._given = self._decoded = 0
+        """So many segments."""
+        self._due = self._next_due()
+        self._slices: list[pa.RecordBatch] = []
+        """Records of the segments that are given and not decoded, in as many pieces as there are segments, or in fewer."""
+        self._own = 0
+        """So many of the first slices point into no intake row group."""
         self._file: _OpenFile | None = None
         self._begun = False
-        self._loose = _Loose([], [])
         self._stored: list[WrittenFile] = []
         self._conflict: Conflict | None = None
 
     @property
     def held_bytes(self) -> int:
         """Roughly what this writer keeps in memory."""
-        return self._loose.bytes + (self._file.writer.pending_bytes if self._file is not None else 0)
+        loose = int(self._bytes_before[self._given] - self._bytes_before[self._decoded])
+        return loose + (self._file.writer.pending_bytes if self._file is not None else 0)
 
-    def add(self, segment: SegmentRef, records: pa.RecordBatch) -> None:
-        """Take a whole segment; rows outside of the plan count for the running maximum only.
+    @property
+    def complete(self) -> bool:
+        """All segments were given."""
+        return self._given == len(self.plan.segments)
 
-        Raises `Corrupted` if the segment does not follow the last one or has other rows than the log says, and whatever storing a file
-        raises that this segment completes.
+    def add(self, records: pa.RecordBatch) -> bool:
+        """Take the records of the plan's next segment, all of them: rows outside of the plan count for the running maximum only.
+
+        Whether so many are held that they should be decoded now, or none come behind them.
         """
-        start, stop = max(segment.base, self.plan.base), min(segment.end, self.plan.end)
-        if records.num_rows != segment.rows or start != self._next:
-            raise Corrupted(
-                f"{self.plan.topic} partition {self.plan.partition}: offset {self._next} comes next, but the segment in "
-                f"{segment.file.key} has {records.num_rows} rows from {segment.base} on; the log says {segment.rows} rows"
-            )
-        loose = self._loose
-        loose.segments.append(segment)
-        loose.slices.append(records)
-        loose.rows += segment.rows
-        loose.bytes += segment.raw_bytes + _ROW_OVERHEAD_BYTES * segment.rows
-        loose.own = False
-        self._next = self._behind_gaps(stop)
-        if loose.rows >= self._options.decode_rows or loose.bytes >= self._options.decode_bytes:
-            self._decode()
-        elif len(loose.slices) >= _LOOSE_SLICES_MAX:
+        self._slices.append(records)
+        self._given += 1
+        if len(self._slices) >= _LOOSE_SLICES_MAX:
             self.detach()
+        return self._given >= self._due
 
-    def _behind_gaps(self, offset: int) -> int:
-        """The first offset from there on that holds a record."""
-        if self._gaps and self._gaps[0][0] == offset:
-            return self._gaps.popleft()[1]
-        return offset
+    def _next_due(self) -> int:
+        """So many segments will have been given when it is time to decode: the fewest that reach a bound, or all."""
+        rows = self._rows_before[self._decoded] + self._options.decode_rows
+        held_bytes = self._bytes_before[self._decoded] + self._options.decode_bytes
+        bounds = np.searchsorted(self._rows_before, rows), np.searchsorted(self._bytes_before, held_bytes)
+        return int(min(*bounds, len(self.plan.segments)))
 
     def _runs(self, ingest_us: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
         """(partition value, end) of each run of rows that belong into one partition of the table; times never step back."""
@@ -135,27 +132,40 @@ class PlanWriter:
 
     def detach(self) -> None:
         """Copy what points into intake row groups, so that these can be freed."""
-        if self._loose.own or not self._loose.slices:
+        if self._own == len(self._slices):
             return
-        self._loose.slices = [_copied(self._loose.slices)]
-        self._loose.own = True
+        first = self._own if self._own < _OWN_PIECES_MAX else 0
+        self._slices[first:] = [copied_batches(self._slices[first:])]
+        self._own = first + 1
 
     def relieve(self) -> None:
         """Give up memory: decode and write out what is held as a row group."""
-        self._decode()
+        self.decode()
         if self._file is not None:
             self._file.writer.close_row_group()
 
-    def _decode(self) -> None:
-        """Loose segments become rows of the open file, and of a new one behind each boundary of the table's partitioning."""
-        loose, self._loose = self._loose, _Loose([], [])
-        if not loose.segments:
+    def decode(self) -> None:
+        """What was added becomes rows of the open file, and of a new one behind each boundary of the table's partitioning.
+
+        Raises `Corrupted` if the segments have other rows than the log says, and whatever storing a file raises that is complete now.
+        """
+        lines = self.plan.segments.numbers[self._decoded : self._given]
+        slices, self._slices, self._own = self._slices, [], 0
+        if not slices:
             return
-        lines = [(segment.base, segment.rows, segment.raw_bytes, segment.floor_us) for segment in loose.segments]
-        bases, rows, raw_bytes, floors_us = np.array(lines, np.int64).T
-        records = _joined(loose.slices)
+        held_rows, held_bytes = (int(of[self._given] - of[self._decoded]) for of in (self._rows_before, self._bytes_before))
+        self._decoded = self._given
+        self._due = self._next_due()
+        records = concat_batches(slices)
+        bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
+        if records.num_rows != held_rows:
+            raise Corrupted(
+                f"{self.plan.topic} partition {self.plan.partition}: {records.num_rows} rows came for {len(lines)} segments from offset "
+                f"{bases[0]} on; the log says {held_rows}"
+            )
+        rows = lines[:, END] - bases
         firsts = np.cumsum(rows) - rows
-        offsets = np.repeat(bases - firsts, rows) + np.arange(loose.rows)
+        offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
         accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
         accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
         ingest_us = np.maximum.accumulate(accept_us)  # a floor is never below what was reached before it
@@ -170,7 +180,7 @@ class PlanWriter:
                 return
             file = self._file or self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[start]))
             run = slice(start, end)
-            self._write(placed(offsets[run], records.slice(start, end - start), ingest_us[run]), loose.bytes // loose.rows)
+            self._write(placed(offsets[run], records.slice(start, end - start), ingest_us[run]), held_bytes // held_rows)
             # Of a segment that is in part in the plan or in the file, in proportion to its rows.
             inside = np.clip(np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None)
             reached = int((raw_bytes * inside // rows).sum())
@@ -267,11 +277,12 @@ class PlanWriter:
 
     def finish(self) -> tuple[WrittenFile, ...] | Conflict:
         """Store the last file. Raises `Halt` if records of the plan never came."""
-        if self._next != self.plan.end:
+        if not self.complete or self._reached != self.plan.end:
             raise Halt(
-                f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at {self._next}"
+                f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at "
+                f"{self._reached}; {self._given} of its {len(self.plan.segments)} segments came"
             )
-        self._decode()
+        self.decode()
         self._store_file(self.plan.end)
         return self._conflict or tuple(self._stored)
 
@@ -282,7 +293,7 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Forget everything and remove the spool file; files stored already stay."""
-        self._loose = _Loose([], [])
+        self._slices, self._own = [], 0
         if self._file is not None:
             self._file.writer.discard()
             self._file = None
@@ -320,12 +331,31 @@ def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchiv
     )
 
 
-def _joined(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch: of fresh memory, unless there is one slice only."""
-    return slices[0] if len(slices) == 1 else _copied(slices)
+def _reached(plan: Plan) -> int:
+    """The offset behind the plan's segments and gaps.
 
-
-def _copied(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of fresh memory."""
-    arrays = [pa.concat_arrays([one.column(index) for one in slices]) for index in range(slices[0].num_columns)]
-    return pa.RecordBatch.from_arrays(arrays, schema=slices[0].schema)
+    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in the order of their offsets: so
+    what is read in the order of the log comes in offset order.
+    """
+    lines = plan.segments.numbers
+    starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
+    behind = np.concatenate([[plan.base], stops])
+    if plan.gaps:
+        lows, highs = np.array(plan.gaps, np.int64).T
+        at = np.minimum(np.searchsorted(lows, behind), len(lows) - 1)
+        begins = lows[at] == behind
+        if np.count_nonzero(begins) != len(lows):
+            raise Corrupted(f"{plan.topic} partition {plan.partition}: a gap of {list(plan.gaps)} lies where the log has records")
+        behind = np.where(begins, highs[at], behind)
+    wrong = np.flatnonzero(behind[:-1] != starts)
+    if not len(wrong):
+        places = lines[:, (LOG_INDEX, ROW_GROUP, FIRST_ROW)]
+        ascends = np.lexsort(places.T[::-1])
+        wrong = np.flatnonzero(ascends != np.arange(len(lines)))
+    if len(wrong):
+        segment = plan.segments[int(wrong[0])]
+        raise Corrupted(
+            f"{plan.topic} partition {plan.partition}: offset {behind[wrong[0]]} comes next, but the segment in {segment.file.key} has "
+            f"{segment.rows} rows from {segment.base} on, or stands in the log before the records that it follows"
+        )
+    return int(behind[-1])

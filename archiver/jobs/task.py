@@ -9,7 +9,7 @@ same bytes. Must never raise because of what is in a record or missing in the st
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -18,16 +18,14 @@ from archiver.ids import TopicId
 from archiver.jobs.archive_file import Conflict
 from archiver.jobs.bundle import written_together
 from archiver.jobs.plan import Plan
-from archiver.jobs.plan_writer import PlanWriter
+from archiver.jobs.plan_writer import ROW_OVERHEAD_BYTES, PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
 from archiver.jobs.rows import TopicRows
+from archiver.jobs.wanted import Part, wanted_parts
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
-from intake.reader import IntakeReader
-from intake.segments import FileRef, SegmentRef
+from intake.reader import IntakeReader, beyond
 
-_ROW_GROUP_BYTES = 1024 * 1024
-"""What a small segment may pin in memory: a row group of an intake file is about this large."""
 _SLICE_BYTES = 3 * 1024
 """What a segment takes in memory however few its records are, as long as it is a slice of its own (measured: 2.7 KB)."""
 
@@ -50,25 +48,11 @@ class _Work:
 
     plan: Plan
     writer: PlanWriter
-    segments_left: int
     settled: bool = False
 
 
-@dataclass(slots=True)
-class _FileWork:
-    """What is wanted from one intake file."""
-
-    file: FileRef
-    wanted: dict[tuple[int, int], tuple[SegmentRef, list[_Work]]] = field(default_factory=dict)
-    """(row group, first row) → the segment and who needs it."""
-
-    def still_wanted(self) -> list[SegmentRef]:
-        """Segments that some plan still waits for, in the order of the file."""
-        return [segment for _, (segment, works) in sorted(self.wanted.items()) if any(not work.settled for work in works)]
-
-
 class _Demultiplexer:
-    """Reads the intake files in the order of the log and gives each segment to the plans that need it."""
+    """Reads the intake files in the order of the log and gives the records of each segment to the plans that need it."""
 
     def __init__(self, task: TaskDescriptor, plans: Sequence[Plan], objects: ObjectStore, topics: dict[TopicId, TopicRows]) -> None:
         self._task = task
@@ -76,26 +60,28 @@ class _Demultiplexer:
         self._reader = IntakeReader(objects)
         self._topics = topics
         self._plans = plans
-        self._open: list[_Work] = []
+        self._works: list[_Work] = []
+        self._open: dict[int, _Work] = {}
+        """Those that are not settled, by their place among the works."""
         self._pinned_bytes = 0
         self._held_bytes = 0
+        """What the open writers hold, or more: it is counted anew before anything is done about it."""
 
     def run(self) -> Iterator[PlanResult]:
         """Results in the order in which the plans are settled."""
-        files: dict[int, _FileWork] = {}
         try:
             for plan in self._plans:
-                yield from self._begin(plan, files)
-            for index in sorted(files):
-                yield from self._read(files[index])
-            for work in list(self._open):
-                yield self._finish(work)
+                yield from self._begin(plan)
+            for parts in wanted_parts([work.plan for work in self._works]):
+                yield from self._read(parts)
+            for owner, work in list(self._open.items()):
+                yield self._finish(owner, work)
         finally:
-            for work in self._open:
+            for work in self._open.values():
                 work.writer.discard()
 
-    def _begin(self, plan: Plan, files: dict[int, _FileWork]) -> Iterator[PlanResult]:
-        """Open a writer and note which segments it needs; a result only if that fails."""
+    def _begin(self, plan: Plan) -> Iterator[PlanResult]:
+        """Open a writer; a result only if that fails."""
         try:
             rows = self._topics.get(plan.topic_id)
             if rows is None:
@@ -104,78 +90,92 @@ class _Demultiplexer:
             kind, why = _verdict(error)
             yield PlanResult.failed(plan, "retry" if kind == "retry" else "failed", why)
             return
-        writer = PlanWriter(plan, rows, self._task.cluster_id, self._objects, self._task.options)
-        work = _Work(plan, writer, len(plan.segments))
-        self._open.append(work)
-        for segment in plan.segments:
-            of_file = files.get(segment.file.log_index)
-            if of_file is None:
-                of_file = files[segment.file.log_index] = _FileWork(segment.file)
-            of_file.wanted.setdefault((segment.row_group, segment.first_row), (segment, []))[1].append(work)
+        try:
+            work = _Work(plan, PlanWriter(plan, rows, self._task.cluster_id, self._objects, self._task.options))
+        except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+            yield PlanResult.failed(plan, *_verdict(error))
+            return
+        self._open[len(self._works)] = work
+        self._works.append(work)
 
-    def _read(self, file: _FileWork) -> Iterator[PlanResult]:
+    def _read(self, parts: Sequence[Part]) -> Iterator[PlanResult]:
         """Everything that is wanted from one file.
 
         A row group that cannot be read fails the plans that need it; reading then goes on behind it.
         """
-        remaining = file.still_wanted()
+        remaining = self._still_wanted(parts)
         while remaining:
             taken = 0
             try:
-                for segment, records in self._reader.read(file.file, remaining):
+                read = self._reader.row_groups(parts[0].file, [part.row_group for part in remaining])
+                for part, (_, records) in zip(remaining, read, strict=True):
                     taken += 1
-                    yield from self._give(file, segment, records)
+                    yield from self._give(part, records)
                 return
             except (ArchiverError, OSError, pa.ArrowException) as error:
                 trouble = _intake_verdict(error)
-            damaged = remaining[taken].row_group if taken < len(remaining) else None
-            whole_file = damaged is None or trouble[0] in ("missing", "retry")
-            concerned = [segment for segment in remaining[taken:] if whole_file or segment.row_group == damaged]
-            for segment in concerned:
-                for work in file.wanted[(segment.row_group, segment.first_row)][1]:
-                    yield from self._fail(work, *trouble)
-            if whole_file:
-                return
-            behind = {(segment.row_group, segment.first_row) for segment in remaining[taken:]}
-            remaining = [segment for segment in file.still_wanted() if (segment.row_group, segment.first_row) in behind]
+            behind = taken + 1
+            if trouble[0] in ("missing", "retry"):
+                behind = len(remaining)  # nothing of the file can be read now
+            for part in remaining[taken:behind]:
+                for owner, _, _ in part.lines:
+                    yield from self._fail(owner, *trouble)
+            remaining = self._still_wanted(remaining[behind:])
 
-    def _give(self, file: _FileWork, segment: SegmentRef, records: pa.RecordBatch) -> Iterator[PlanResult]:
-        """One segment to everyone who needs it."""
-        for work in file.wanted[(segment.row_group, segment.first_row)][1]:
+    def _still_wanted(self, parts: Sequence[Part]) -> list[Part]:
+        """Parts that some plan still waits for."""
+        return [part for part in parts if any(owner in self._open for owner, _, _ in part.lines)]
+
+    def _give(self, part: Part, records: pa.RecordBatch) -> Iterator[PlanResult]:
+        """The records of a row group to everyone who needs some of them. This loop runs for every segment there is: it does little."""
+        self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
+        for owner, first, rows in part.lines:
+            work = self._works[owner]
             if work.settled:
                 continue
-            before = work.writer.held_bytes
-            try:
-                work.writer.add(segment, records)
-            except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
-                self._held_bytes -= before
-                yield from self._fail(work, *_verdict(error))
+            if first + rows > records.num_rows:
+                yield from self._fail(owner, *_intake_verdict(beyond(part.file, part.row_group, records.num_rows)))
                 continue
-            self._held_bytes += work.writer.held_bytes - before
-            work.segments_left -= 1
-            if work.segments_left == 0 or work.writer.conflict is not None:
-                yield self._finish(work)
-        self._pinned_bytes += _SLICE_BYTES + max(_ROW_GROUP_BYTES if segment.first_row == 0 else 0, segment.raw_bytes)
+            try:
+                if work.writer.add(records.slice(first, rows)):
+                    yield from self._decode(owner, work)
+            except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+                yield from self._fail(owner, *_verdict(error))
+        self._pinned_bytes += records.nbytes + _SLICE_BYTES * len(part.lines)
         yield from self._bound_memory()
+
+    def _decode(self, owner: int, work: _Work) -> Iterator[PlanResult]:
+        """What is due of a plan, which may settle it."""
+        if not work.writer.complete:
+            before = work.writer.held_bytes
+            work.writer.decode()
+            self._held_bytes += work.writer.held_bytes - before
+        if work.writer.complete or work.writer.conflict is not None:
+            yield self._finish(owner, work)
 
     def _bound_memory(self) -> Iterator[PlanResult]:
         """Free row groups that small slices keep alive; close the fullest writer's row group when all hold too much."""
         limit = self._task.options.buffer_bytes
         if self._pinned_bytes > limit // 4:
-            for work in self._open:
+            for work in self._open.values():
                 work.writer.detach()
             self._pinned_bytes = 0
+        if self._held_bytes > limit:
+            self._held_bytes = self._count_held()
         while self._held_bytes > limit and self._open:
-            work = max(self._open, key=lambda one: one.writer.held_bytes)
+            owner, work = max(self._open.items(), key=lambda one: one[1].writer.held_bytes)
             try:
                 work.writer.relieve()
             except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
-                yield from self._fail(work, *_verdict(error))
-            self._held_bytes = sum(one.writer.held_bytes for one in self._open)
+                yield from self._fail(owner, *_verdict(error))
+            self._held_bytes = self._count_held()
 
-    def _finish(self, work: _Work) -> PlanResult:
+    def _count_held(self) -> int:
+        return sum(work.writer.held_bytes for work in self._open.values())
+
+    def _finish(self, owner: int, work: _Work) -> PlanResult:
         """Settle a plan whose segments have all come."""
-        held = work.writer.held_bytes
+        self._held_bytes -= work.writer.held_bytes
         try:
             outcome = work.writer.conflict or work.writer.finish()
             if isinstance(outcome, Conflict):
@@ -184,22 +184,21 @@ class _Demultiplexer:
                 result = PlanResult.done(work.plan, outcome)
         except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
             result = PlanResult.failed(work.plan, *_verdict(error))
-        self._settle(work)
-        self._held_bytes = max(0, self._held_bytes - held)
+        self._settle(owner)
         return result
 
-    def _fail(self, work: _Work, kind: ErrorKind, why: str) -> Iterable[PlanResult]:
+    def _fail(self, owner: int, kind: ErrorKind, why: str) -> Iterable[PlanResult]:
         """Settle a plan with an error; nothing if it is settled already."""
+        work = self._works[owner]
         if work.settled:
             return ()
-        self._settle(work)
-        self._held_bytes = sum(one.writer.held_bytes for one in self._open)
+        self._settle(owner)
         return (PlanResult.failed(work.plan, kind, why),)
 
-    def _settle(self, work: _Work) -> None:
+    def _settle(self, owner: int) -> None:
+        work = self._open.pop(owner)
         work.settled = True
         work.writer.discard()
-        self._open = [one for one in self._open if one is not work]
 
 
 def _intake_verdict(error: Exception) -> tuple[ErrorKind, str]:

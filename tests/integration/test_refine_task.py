@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from archiver.schema.state import bounded_columns
 from archiver.stream.rebuild import from_intake
 from archiver.stream.seal import check_seal
 from intake.digest import RecordsDigest
+from intake.layout import copied_batches
 from intake.reader import IntakeReader
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, rows_of
@@ -259,6 +261,40 @@ def test_row_groups_are_bounded_by_rows_and_by_bytes(intake: Intake) -> None:
         assert max(sizes) <= most
         assert len(sizes) >= 3
     assert len({result.files[0].archive.records_digest for result in (by_rows, by_bytes, together)}) == 1
+
+
+def test_row_groups_that_small_segments_keep_alive_are_freed(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By copying what is needed of them; and no record is copied each time."""
+    topic = intake.topic("raw", 2)
+    for index in range(60):
+        intake.file({(topic, 0): [Row(NOW + index, b"%d" % index)], (topic, 1): [Row(NOW, b"x" * 1000)] * 10})
+    copied: list[int] = []
+
+    def counted(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        copied.append(sum(one.num_rows for one in slices))
+        made = copied_batches(slices)
+        assert made.get_total_buffer_size() < 6000, "it points into no row group"
+        return made
+
+    monkeypatch.setattr("archiver.jobs.plan_writer.copied_batches", counted)
+    (result,) = refine(intake, intake.plans(topic, 0), options=RefineOptions(buffer_bytes=40_000))
+    assert [row["__raw__"] for row in rows_of(table_of(intake, result)["value"])] == [b"%d" % index for index in range(60)]
+    assert len(copied) > 20, "a row group has 10 KB, a quarter of what may be held"
+    assert sum(copied) < 60 * 4
+
+
+def test_what_is_stored_is_held_no_more(intake: Intake) -> None:
+    """Writers that end one after the other may take more together than is allowed at a time: none has to close its row group early."""
+    topic = intake.topic("raw", 8)
+    for partition in range(8):
+        for _ in range(3):
+            intake.file({(topic, partition): [Row(NOW, b"x" * 1000)] * 50})
+    plans = [plan for partition in range(8) for plan in intake.plans(topic, partition)]
+    objects: Any = intake.objects
+    for options, expected in ((RefineOptions(buffer_bytes=250_000), 1), (RefineOptions(buffer_bytes=90_000), 2)):
+        results = refine(intake, [replace(plan, epoch=expected) for plan in plans], options=options)
+        groups = [pq.read_metadata(objects.root / result.files[0].archive.key).num_row_groups for result in results]
+        assert groups == [expected] * 8
 
 
 def test_small_archives_of_a_topic_share_encodings_within_a_task(intake: Intake) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver import failpoints
+from archiver.jobs.plan import Plan
 from archiver.jobs.refined import RefineOptions
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
+from intake.segments import BASE, END, FIRST_ROW, Numbers, Segments
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
 from tests.support.refining import DAY, NOW, identify, refine, task_of
@@ -118,6 +121,62 @@ def test_a_damaged_file_fails_its_plans(intake: Intake, store: LocalObjectStore,
     (store.root / key).write_bytes(altered)
     results = refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1))
     assert [result.error for result in results] == ["corrupted", None]
+
+
+def _of(plan: Plan, numbers: Numbers) -> Plan:
+    return replace(plan, segments=Segments(numbers, plan.segments.files))
+
+
+def _with_a_hole(plan: Plan) -> Plan:
+    return _of(plan, plan.segments.numbers[[0, 2]])
+
+
+def _one_twice(plan: Plan) -> Plan:
+    return _of(plan, plan.segments.numbers[[0, 1, 1, 2]])
+
+
+def _against_the_log(plan: Plan) -> Plan:
+    """Offsets follow each other, but the records of the later ones stand in the log before those of the earlier ones."""
+    numbers = plan.segments.numbers.copy()
+    numbers[:, [BASE, END]] = numbers[::-1, [BASE, END]]
+    return _of(plan, numbers[::-1].copy())
+
+
+def _gap_among_records(plan: Plan) -> Plan:
+    return replace(plan, gaps=((1, 2),), rows=plan.rows - 1)
+
+
+@pytest.mark.parametrize("damaged", [_with_a_hole, _one_twice, _against_the_log, _gap_among_records])
+def test_a_plan_that_is_no_chain_in_the_log_is_refused(intake: Intake, store: LocalObjectStore, damaged: Callable[[Plan], Plan]) -> None:
+    topic = intake.topic("raw", 2)
+    for number in range(3):
+        intake.file({(topic, p): [Row(NOW + number)] * 3 for p in (0, 1)})
+    (one,), (other,) = intake.plans(topic, 0), intake.plans(topic, 1)
+    refused, whole = refine(intake, [damaged(one), other])
+    assert (refused.error, refused.files, whole.error) == ("corrupted", (), None)
+    assert refused.why is not None and "raw partition 0" in refused.why
+    assert [info.key for info in store.list("archive/")] == [whole.files[0].archive.key]
+    assert not list(store.spool_dir().glob("archive-*"))
+
+
+def test_a_plan_whose_segments_do_not_reach_its_end_stores_nothing_of_the_rest(intake: Intake, store: LocalObjectStore) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW)] * 3})
+    (plan,) = intake.plans(topic)
+    (found,) = refine(intake, [replace(plan, end=5)])
+    assert (found.error, list(store.list("archive/"))) == ("failed", [])
+    assert found.why is not None and "the plan ends at offset 5" in found.why
+
+
+def test_a_segment_beyond_its_row_group_fails_only_its_plans(intake: Intake) -> None:
+    topic = intake.topic("raw", 3)
+    key = intake.file({(topic, p): [Row(NOW)] * 3 for p in range(3)})
+    plans = [plan for p in range(3) for plan in intake.plans(topic, p)]
+    beyond = plans[1].segments.numbers.copy()
+    beyond[0, FIRST_ROW] = 7
+    results = refine(intake, [plans[0], _of(plans[1], beyond), plans[2]])
+    assert [result.error for result in results] == [None, "corrupted", None]
+    assert results[1].why is not None and key in results[1].why and "9 rows" in results[1].why
 
 
 def test_a_topic_that_cannot_be_read_does_not_stop_the_others(intake: Intake) -> None:

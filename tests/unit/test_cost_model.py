@@ -73,7 +73,7 @@ def archiving(**settings: Any) -> ArchiveSettings:
 
 def test_large_archives_are_tasks_of_their_own_and_each_opens_every_file() -> None:
     # 2.5 GiB a partition and round, 20 archives of 128 MiB one after the other.
-    found = rounds(Deployment(4, 1, 8, archive=archiving()), GIB)
+    found = rounds(Deployment(4, 1, 8, archive=archiving(), spark=SparkSettings(task_bytes=128 * MIB)), GIB)
     assert found.opened == pytest.approx(4, rel=0.01)
     assert found.archives_per_gib == pytest.approx(8, rel=0.01)
     assert found.taken_share == pytest.approx(1, abs=1e-6)

@@ -1,0 +1,58 @@
+"""Which rows of which intake files the plans of a task need."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.jobs.plan import Plan
+from archiver.jobs.wanted import Part, wanted_parts
+from intake.segments import SegmentRef
+from tests.support.segments import plan_of, segment
+
+
+def test_nothing_is_wanted_of_no_plans() -> None:
+    assert list(wanted_parts([])) == []
+
+
+def test_plans_without_records_want_nothing() -> None:
+    one = plan_of([segment(0, 5)])
+    only_gaps = Plan(one.topic_id, one.topic, 1, 0, 5, 1, one.segments[:0], 0, 0, ((0, 5),))
+    assert list(wanted_parts([only_gaps])) == []
+    assert [part.lines for (part,) in wanted_parts([only_gaps, one])] == [((1, 0, 5),)]
+
+
+def test_a_segment_that_two_plans_share_is_wanted_by_both() -> None:
+    shared = segment(0, 10, first_row=3)
+    ((part,),) = wanted_parts([plan_of([shared]), plan_of([shared])])
+    assert part.lines == ((0, 3, 10), (1, 3, 10))
+    assert (part.rows, part.raw_bytes) == (20, 200)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> list[Plan]:
+    """Plans whose segments lie anywhere, in the order of the log."""
+    places = st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 50), st.integers(1, 5))
+    found = []
+    for partition in range(draw(st.integers(1, 5))):
+        segments: list[SegmentRef] = []
+        for log_index, row_group, first_row, rows in sorted(draw(st.lists(places, min_size=1, max_size=8))):
+            base = segments[-1].end if segments else 0
+            segments.append(segment(base, rows, log_index=log_index, row_group=row_group, first_row=first_row, raw_bytes=7 * rows))
+        found.append(plan_of(segments, partition=partition))
+    return found
+
+
+@given(plans())
+def test_each_segment_is_in_one_part_and_parts_follow_the_log(made: list[Plan]) -> None:
+    files = list(wanted_parts(made))
+    read: list[Part] = [part for parts in files for part in parts]
+    assert [(part.file.log_index, part.row_group) for part in read] == sorted({(part.file.log_index, part.row_group) for part in read})
+    assert [{part.file.log_index for part in parts} for parts in files] == [{parts[0].file.log_index} for parts in files]
+    for owner, plan in enumerate(made):
+        of_plan = [(part.file.log_index, part.row_group, *line[1:]) for part in read for line in part.lines if line[0] == owner]
+        assert of_plan == [(one.file.log_index, one.row_group, one.first_row, one.rows) for one in plan.segments]
+    for part in read:
+        assert [line[1] for line in part.lines] == sorted(line[1] for line in part.lines)
+        assert part.rows == sum(line[2] for line in part.lines)
+        assert part.raw_bytes == 7 * part.rows
