@@ -62,7 +62,8 @@ fault: java $(INSTALLED)  ## Play every failpoint with kill, pause, error and lo
 
 SEED ?=
 RUNS ?= 20000
-JOBS ?= 2
+# On two cores: tests wait for other processes as much as they compute.
+JOBS ?= 3
 
 RIG ?= both
 

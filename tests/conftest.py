@@ -19,7 +19,9 @@ BEFORE_MIDNIGHT_S = 60
 LONGEST = (
     *("tests/system/test_soak.py", "tests/system/test_serve_spark_lost.py", "tests/system/test_installed.py"),
     *("tests/fault/sweep/test_sweep.py", "tests/fault/sweep/test_sweep_spark.py", "tests/integration/test_foreign_spark_tools.py"),
-    *("tests/integration/test_queries.py", "tests/system/test_backup_drills.py"),
+    *("tests/integration/test_queries.py", "tests/system/test_backup_drills.py", "tests/system/test_benches.py"),
+    *("tests/integration/test_spark_connect.py", "tests/integration/test_spark_cluster.py"),
+    *("tests/system/test_bucket_two_daemons.py", "tests/system/test_mirror_two_daemons.py"),
     *(f"tests/simulation/publish/test_publish_{number}_quarter.py" for number in ("first", "second", "third", "fourth")),
 )
 """Minutes each: begun last, one of them would run alone at the end."""

@@ -36,10 +36,13 @@ from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES
 
 ROW_OVERHEAD_BYTES = 64
 """What a record costs in memory beside its key, value and headers."""
-_LOOSE_SLICES_MAX = 256
-"""A writer puts its slices together when it has so many, small as they may be."""
+_JOINED_MAX = 256
+"""Pieces are sliced and put together so many at a time: a slice takes 2.7 KB, however few its rows are."""
 _OWN_PIECES_MAX = 16
-"""Copies that are left as they are when more slices are copied, so that no record is copied each time."""
+"""Copies that are left as they are when further pieces are copied, so that no record is copied each time."""
+
+_Piece = tuple[pa.RecordBatch, int, int]
+"""Rows of a batch: the batch, the first of them, how many. A twentieth of what a slice takes."""
 
 
 class _OpenFile:
@@ -75,17 +78,22 @@ class PlanWriter:
         self._rows_before = np.concatenate([[0], np.cumsum(rows_of)])
         self._bytes_before = np.concatenate([[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)])
         """Of each segment, and of the end: what the ones before it have together."""
-        self._given = self._decoded = 0
+        self._given = self._decoded = self._copied = 0
         """So many segments."""
         self._due = self._next_due()
-        self._slices: list[pa.RecordBatch] = []
-        """Records of the segments that are given and not decoded, in as many pieces as there are segments, or in fewer."""
+        self._pieces: list[_Piece] = []
+        """Records of the segments that are given and not decoded, a piece for each, or fewer."""
         self._own = 0
-        """So many of the first slices point into no intake row group."""
+        """So many of the first pieces point into no intake row group."""
         self._file: _OpenFile | None = None
         self._begun = False
         self._stored: list[WrittenFile] = []
         self._conflict: Conflict | None = None
+
+    @property
+    def pinning_bytes(self) -> int:
+        """Roughly what records take that point into intake row groups; more is pinned if others need the rest of these no longer."""
+        return int(self._bytes_before[self._given] - self._bytes_before[max(self._decoded, self._copied)])
 
     @property
     def held_bytes(self) -> int:
@@ -98,15 +106,13 @@ class PlanWriter:
         """All segments were given."""
         return self._given == len(self.plan.segments)
 
-    def add(self, records: pa.RecordBatch) -> bool:
-        """Take the records of the plan's next segment, all of them: rows outside of the plan count for the running maximum only.
+    def add(self, records: pa.RecordBatch, first: int, rows: int) -> bool:
+        """Take the records of the plan's next segment, which are so many rows of a batch; outside of the plan they count for times only.
 
         Whether so many are held that they should be decoded now, or none come behind them.
         """
-        self._slices.append(records)
+        self._pieces.append((records, first, rows))
         self._given += 1
-        if len(self._slices) >= _LOOSE_SLICES_MAX:
-            self.detach()
         return self._given >= self._due
 
     def _next_due(self) -> int:
@@ -132,11 +138,13 @@ class PlanWriter:
 
     def detach(self) -> None:
         """Copy what points into intake row groups, so that these can be freed."""
-        if self._own == len(self._slices):
+        if self._own == len(self._pieces):
             return
         first = self._own if self._own < _OWN_PIECES_MAX else 0
-        self._slices[first:] = [copied_batches(self._slices[first:])]
+        copied = copied_batches(_joined(self._pieces[first:]))
+        self._pieces[first:] = [(copied, 0, copied.num_rows)]
         self._own = first + 1
+        self._copied = self._given
 
     def relieve(self) -> None:
         """Give up memory: decode and write out what is held as a row group."""
@@ -150,13 +158,13 @@ class PlanWriter:
         Raises `Corrupted` if the segments have other rows than the log says, and whatever storing a file raises that is complete now.
         """
         lines = self.plan.segments.numbers[self._decoded : self._given]
-        slices, self._slices, self._own = self._slices, [], 0
-        if not slices:
+        pieces, self._pieces, self._own = self._pieces, [], 0
+        if not pieces:
             return
         held_rows, held_bytes = (int(of[self._given] - of[self._decoded]) for of in (self._rows_before, self._bytes_before))
         self._decoded = self._given
         self._due = self._next_due()
-        records = concat_batches(slices)
+        records = concat_batches(_joined(pieces))
         bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
         if records.num_rows != held_rows:
             raise Corrupted(
@@ -293,7 +301,7 @@ class PlanWriter:
 
     def discard(self) -> None:
         """Forget everything and remove the spool file; files stored already stay."""
-        self._slices, self._own = [], 0
+        self._pieces, self._own = [], 0
         if self._file is not None:
             self._file.writer.discard()
             self._file = None
@@ -359,3 +367,10 @@ def _reached(plan: Plan) -> int:
             f"{segment.rows} rows from {segment.base} on, or stands in the log before the records that it follows"
         )
     return int(behind[-1])
+
+
+def _joined(pieces: list[_Piece]) -> list[pa.RecordBatch]:
+    """The rows of the pieces in a few batches, one for as many pieces as may be slices at a time."""
+    if len(pieces) <= _JOINED_MAX:
+        return [records.slice(first, rows) for records, first, rows in pieces]
+    return [copied_batches(_joined(pieces[at : at + _JOINED_MAX])) for at in range(0, len(pieces), _JOINED_MAX)]

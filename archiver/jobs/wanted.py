@@ -25,7 +25,9 @@ class Part:
     file: FileRef
     row_group: int
     lines: tuple[tuple[int, int, int], ...]
-    """(place of the plan, first row, rows) of each segment."""
+    """(place of the plan, first row, rows) of each segment, by their first rows."""
+    end_row: int
+    """One past the last row that is wanted."""
     rows: int
     raw_bytes: int
     """Of all that is wanted."""
@@ -55,11 +57,12 @@ def _runs(lines: Numbers, column: int) -> list[Numbers]:
 
 
 def _part(file: FileRef, lines: Numbers) -> Part:
-    rows = lines[:, 1 + END] - lines[:, 1 + BASE]
+    first_rows, rows = lines[:, 1 + FIRST_ROW], lines[:, 1 + END] - lines[:, 1 + BASE]
     return Part(
         file=file,
         row_group=int(lines[0, 1 + ROW_GROUP]),
-        lines=tuple(zip(lines[:, _OWNER].tolist(), lines[:, 1 + FIRST_ROW].tolist(), rows.tolist(), strict=True)),
+        lines=tuple(zip(lines[:, _OWNER].tolist(), first_rows.tolist(), rows.tolist(), strict=True)),
+        end_row=int((first_rows + rows).max()),
         rows=int(rows.sum()),
         raw_bytes=int(lines[:, 1 + RAW_BYTES].sum()),
     )

@@ -13,10 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from archiver.errors import Corrupted
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import footer_values
 from archiver.jobs.encodings import ROWS_MIN
+from archiver.jobs.plan_writer import ROW_OVERHEAD_BYTES, PlanWriter
 from archiver.jobs.refined import PlanResult, RefineOptions, pack, unpack_result, unpack_task
+from archiver.jobs.rows import TopicRows
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
@@ -263,24 +266,106 @@ def test_row_groups_are_bounded_by_rows_and_by_bytes(intake: Intake) -> None:
     assert len({result.files[0].archive.records_digest for result in (by_rows, by_bytes, together)}) == 1
 
 
-def test_row_groups_that_small_segments_keep_alive_are_freed(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By copying what is needed of them; and no record is copied each time."""
-    topic = intake.topic("raw", 2)
-    for index in range(60):
-        intake.file({(topic, 0): [Row(NOW + index, b"%d" % index)], (topic, 1): [Row(NOW, b"x" * 1000)] * 10})
-    copied: list[int] = []
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each copy that a writer made of what waits to be decoded."""
+    found: list[int] = []
 
-    def counted(slices: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        copied.append(sum(one.num_rows for one in slices))
-        made = copied_batches(slices)
-        assert made.get_total_buffer_size() < 6000, "it points into no row group"
+    def counted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        made = copied_batches(batches)
+        assert made.get_total_buffer_size() < 10_000, "it points into no row group"
+        found.append(made.num_rows)
         return made
 
     monkeypatch.setattr("archiver.jobs.plan_writer.copied_batches", counted)
-    (result,) = refine(intake, intake.plans(topic, 0), options=RefineOptions(buffer_bytes=40_000))
-    assert [row["__raw__"] for row in rows_of(table_of(intake, result)["value"])] == [b"%d" % index for index in range(60)]
-    assert len(copied) > 20, "a row group has 10 KB, a quarter of what may be held"
+    return found
+
+
+def test_row_groups_that_small_segments_keep_alive_are_freed(intake: Intake, copied: list[int]) -> None:
+    """By copying what is needed of them; and no record is copied each time."""
+    topic = intake.topic("raw", 2)
+    for index in range(60):
+        intake.file({(topic, 0): [Row(NOW + index, b"%d" % index + b"y" * 200)], (topic, 1): [Row(NOW, b"x" * 1000)] * 10})
+    often = RefineOptions(buffer_bytes=40_000, decode_bytes=5000)
+    small, large = refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1), options=often)
+    assert [row["__raw__"] for row in rows_of(table_of(intake, small)["value"])] == [b"%d" % index + b"y" * 200 for index in range(60)]
+    assert kafka(table_of(intake, large), "offset") == list(range(600))
+    assert len(copied) > 50, "a row group has 10 KB, a quarter of what may be held, and the large partition is done with it at once"
+    assert max(copied) > 10, "now and then what was copied is put together"
     assert sum(copied) < 60 * 4
+
+
+def test_of_a_row_group_only_what_is_wanted_is_kept(intake: Intake, copied: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = intake.topic("raw", 3)
+    for index in range(300):
+        intake.file({(topic, p): [Row(NOW + index, b"%d" % index)] if p == 1 else [Row(NOW, b"x" * 500)] * 10 for p in range(3)})
+    pinned: list[int] = []
+    real = PlanWriter.add
+
+    def add(self: PlanWriter, records: pa.RecordBatch, first: int, rows: int) -> bool:
+        pinned.append(records.get_total_buffer_size())
+        return real(self, records, first, rows)
+
+    monkeypatch.setattr(PlanWriter, "add", add)
+    (result,) = refine(intake, intake.plans(topic, 1), options=RefineOptions(buffer_bytes=1_000_000))
+    assert max(pinned) < 1000
+    assert [row["__raw__"] for row in rows_of(table_of(intake, result)["value"])] == [b"%d" % index for index in range(300)]
+    assert copied == [256, 44], "put together to be decoded; the row groups have 3 MB, of which a quarter of one may be kept"
+
+
+def test_row_groups_of_which_everything_waits_are_not_copied(intake: Intake, copied: list[int]) -> None:
+    topic = intake.topic("raw", 2)
+    for _ in range(20):
+        intake.file({(topic, p): [Row(NOW, b"x" * 1000)] * 5 for p in (0, 1)})
+    refine(intake, intake.plans(topic, 0) + intake.plans(topic, 1), options=RefineOptions(buffer_bytes=400_000))
+    assert copied == [], "200 KB, more than a quarter of what may be held"
+
+
+def test_many_tiny_pieces_are_put_together(intake: Intake, copied: list[int]) -> None:
+    """Beside what they hold they are more than that themselves."""
+    topic = intake.topic("raw")
+    for _ in range(200):
+        intake.file({(topic, 0): [Row(NOW)]})
+    (result,) = refine(intake, intake.plans(topic), options=RefineOptions(buffer_bytes=40_000))
+    assert kafka(table_of(intake, result), "offset") == list(range(200))
+    assert 3 <= len(copied) <= 8
+
+
+@pytest.mark.parametrize("wanted", [[0], [1], [2], [0, 1], [0, 2], [1, 2], [2, 1, 0]])
+def test_whatever_is_wanted_of_a_row_group_is_what_comes(intake: Intake, wanted: list[int]) -> None:
+    topic = intake.topic("raw", 3)
+    rows_of_each = (1, 12, 2)
+    for index in range(3):
+        intake.file({(topic, p): [Row(NOW, b"%d-%d-%d" % (p, index, i)) for i in range(rows_of_each[p])] for p in range(3)})
+    results = refine(intake, [plan for p in wanted for plan in intake.plans(topic, p)])
+    for partition, result in zip(wanted, results, strict=True):
+        expected = [b"%d-%d-%d" % (partition, index, i) for index in range(3) for i in range(rows_of_each[partition])]
+        assert [row["__raw__"] for row in rows_of(table_of(intake, result)["value"])] == expected
+
+
+def test_what_records_take_as_columns_is_held(intake: Intake) -> None:
+    """It may be more than they took as they came."""
+    topic = intake.topic("orders")
+    for _ in range(10):
+        intake.file({(topic, 0): [Row(NOW, b"", None)] * 100})
+    (found,) = refine(intake, intake.plans(topic), schema=order_schema(), options=RefineOptions(decode_rows=100, buffer_bytes=66_000))
+    objects: Any = intake.objects
+    assert found.files[0].archive.raw_bytes + ROW_OVERHEAD_BYTES * 1000 < 66_000
+    assert pq.read_metadata(objects.root / found.files[0].archive.key).num_row_groups > 1
+
+
+def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(intake: Intake, store: LocalObjectStore) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW)] * 3})
+    (plan,) = intake.plans(topic)
+    task = task_of(intake, [plan])
+    writer = PlanWriter(plan, TopicRows(task.topics[topic], task.options), CLUSTER, store, task.options)
+    (records,) = [batch for _, batch in IntakeReader(store).row_groups(plan.segments[0].file, [0])]
+    assert writer.add(records, 0, 2)
+    with pytest.raises(Corrupted, match="2 rows came for 1 segments from offset 0 on; the log says 3"):
+        writer.finish()
+    writer.discard()
+    assert not list(store.list("archive/"))
 
 
 def test_what_is_stored_is_held_no_more(intake: Intake) -> None:

@@ -86,14 +86,25 @@ def test_nothing_is_stored_behind_a_conflict_that_comes_up_when_memory_is_short(
     assert [info.key for info in store.list("archive/")] == [key]
 
 
-def test_a_missing_intake_file_fails_only_the_plans_that_need_it(intake: Intake, store: LocalObjectStore) -> None:
+def test_a_missing_intake_file_fails_only_the_plans_that_need_it(
+    intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = intake.topic("raw", 3)
     intake.file({(topic, 0): [Row(NOW)], (topic, 1): [Row(NOW)]})
-    lost = intake.file({(topic, 1): [Row(NOW)], (topic, 2): [Row(NOW)]})
+    lost = intake.file({(topic, 1): [Row(NOW)], (topic, 2): [Row(NOW)]}, row_group_bytes=1)
     store.delete(lost)
+    opened: list[str] = []
+    real = LocalObjectStore.open_input
+
+    def counted(self: LocalObjectStore, key: str) -> Any:
+        opened.append(key)
+        return real(self, key)
+
+    monkeypatch.setattr(LocalObjectStore, "open_input", counted)
     results = refine(intake, [plan for p in range(3) for plan in intake.plans(topic, p)])
     assert [result.error for result in results] == [None, "missing", "missing"]
     assert results[1].why is not None and lost in results[1].why
+    assert opened.count(lost) == 1, "not once for each of its row groups"
     assert not list(store.spool_dir().glob("archive-*"))
 
 
