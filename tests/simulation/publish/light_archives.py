@@ -32,7 +32,7 @@ from archiver.stream.records import STREAM_SCHEMA
 from intake.digest import RecordsDigest
 from intake.format import READ_SCHEMA
 from intake.reader import IntakeReader
-from intake.segments import FileRef, SegmentRef
+from intake.segments import FileRef
 from tests.simulation.publish.contents import LIGHT_ARCHIVE, Row, light_archive, light_intake_rows, read_light
 
 
@@ -50,7 +50,7 @@ def light_archives() -> Iterator[None]:
             (merge, "_laid_out", lambda batch, _: batch),
             (archive_file, "pq", SimpleNamespace(read_metadata=_read_metadata)),
             (archive_file, "check_seal", _check_seal),
-            (IntakeReader, "read", _read),
+            (IntakeReader, "row_groups", _row_groups),
             (memory.MemoryObjectStore, "spool_dir", lambda _: Path("no-spool")),
             (memory, "check_key", lru_cache(maxsize=10_000)(check_key)),
         ):
@@ -176,18 +176,16 @@ def _whole_archive(
     yield pa.RecordBatch.from_arrays([kafka, value], names=["kafka", "value"]), records
 
 
-def _read(reader: IntakeReader, file: FileRef, segments: Sequence[SegmentRef]) -> Iterator[tuple[SegmentRef, pa.RecordBatch]]:
-    """As `IntakeReader.read`."""
-    wanted = sorted(segments, key=lambda segment: segment.first_row)
+def _row_groups(reader: IntakeReader, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """As `IntakeReader.row_groups`. There is one."""
     if not wanted:
         return
     try:
         data = reader._objects.read(file.key)
     except NotFound as error:
         raise Corrupted(f"intake file {file.key} is gone") from error
-    batch = _batch(data)
-    for segment in wanted:
-        yield segment, batch.slice(segment.first_row, segment.rows)
+    assert list(wanted) == [0]
+    yield 0, _batch(data)
 
 
 @lru_cache(maxsize=256)
