@@ -65,8 +65,8 @@ class ArchiveSettings(Group):
     merge_every: Annotated[StrictInt, Field(ge=1, le=100_000)] = 25
     """Every N-th commit merges small manifests, so that planning a query stays quick."""
     open_writers_max: Annotated[StrictInt, Field(ge=1, le=4096)] = 64
-    """Archives that one task writes at the same time. With row groups of some MiB it bounds a task's memory; archives below 4 MiB count
-    by their bytes, because many of them are read from the same intake files."""
+    """Archives that one task writes at the same time. With row groups of some MiB it bounds a task's memory; archives whose records take
+    less than 7 MiB there count by that, because many of them are read from the same intake files."""
     zstd_level: Annotated[StrictInt, Field(ge=1, le=19)] = 1
     """Compression of archives. Level 1 was measured to be faster than 3 and no larger, with the encodings in use."""
 

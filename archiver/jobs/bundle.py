@@ -15,9 +15,9 @@ from archiver.jobs.plan import Plan
 TASK_BYTES_MIN = 4 * 1024 * 1024
 """Less work than this is not divided to keep another core busy: starting a task costs more."""
 
-WRITER_BYTES = 4 * 1024 * 1024
-"""A plan of so many raw bytes counts as a whole open writer, a smaller one as its share of one: with 64 writers small plans have 256 MiB
-together, half of what a task may hold."""
+WRITER_BYTES = 7 * 1024 * 1024
+"""A plan whose records take so much in memory counts as a whole open writer, a smaller one as its share of one: with 64 writers small plans
+have 448 MiB together, and a task may hold 512."""
 PLANS_MAX = 4096
 """Plans that are written at a time, however small they are: each has a spool file."""
 
@@ -77,7 +77,7 @@ class Together:
         self._left -= self._held(plan)
 
     def _held(self, plan: Plan) -> int:
-        return max(1, min(plan.raw_bytes, self._writer_bytes))
+        return max(1, min(plan.loose_bytes, self._writer_bytes))
 
 
 def written_together(plans: Sequence[Plan], open_writers_max: int, writer_bytes: int) -> Iterator[list[Plan]]:

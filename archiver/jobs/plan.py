@@ -17,6 +17,9 @@ from archiver.jobs.triggers import bytes_within
 from intake.partition_state import Gap, merged
 from intake.segments import Segments
 
+ROW_OVERHEAD_BYTES = 64
+"""What a record costs in memory beside its key, value and headers."""
+
 PlanKey = tuple[TopicId, int, int]
 """Topic, partition and base."""
 
@@ -45,6 +48,11 @@ class Plan:
     def plan_key(self) -> PlanKey:
         """What tells the plans of one round apart."""
         return (self.topic_id, self.partition, self.base)
+
+    @property
+    def loose_bytes(self) -> int:
+        """Roughly what its records take in memory before they are decoded."""
+        return self.raw_bytes + ROW_OVERHEAD_BYTES * self.rows
 
     @property
     def gap_only(self) -> bool:

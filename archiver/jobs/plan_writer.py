@@ -19,7 +19,7 @@ from archiver.errors import Corrupted, Halt, RetryLater
 from archiver.events.types import DataFile
 from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
 from archiver.jobs.bounds import Columns, describe, leaves
-from archiver.jobs.plan import Plan
+from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
 from archiver.ledger.archives import ArchiveFile
@@ -32,10 +32,8 @@ from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
 from intake.layout import concat_batches, copied_batches
 from intake.partition_state import merged
-from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP
+from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP, Numbers
 
-ROW_OVERHEAD_BYTES = 64
-"""What a record costs in memory beside its key, value and headers."""
 _JOINED_MAX = 256
 """Pieces are sliced and put together so many at a time: a slice takes 2.7 KB, however few its rows are."""
 _OWN_PIECES_MAX = 16
@@ -106,11 +104,14 @@ class PlanWriter:
         """All segments were given."""
         return self._given == len(self.plan.segments)
 
-    def add(self, records: pa.RecordBatch, first: int, rows: int) -> bool:
+    def add(self, place: int, records: pa.RecordBatch, first: int, rows: int) -> bool:
         """Take the records of the plan's next segment, which are so many rows of a batch; outside of the plan they count for times only.
 
-        Whether so many are held that they should be decoded now, or none come behind them.
+        Whether so many are held that they should be decoded now, or none come behind them. Raises `Halt` if it is not the one in that
+        place.
         """
+        if place != self._given:
+            raise Halt(f"{self.plan.topic} partition {self.plan.partition}: segment {self._given} of the plan comes next, not {place}")
         self._pieces.append((records, first, rows))
         self._given += 1
         return self._given >= self._due
@@ -342,8 +343,8 @@ def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchiv
 def _reached(plan: Plan) -> int:
     """The offset behind the plan's segments and gaps.
 
-    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in the order of their offsets: so
-    what is read in the order of the log comes in offset order.
+    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in the order of their offsets,
+    none in the place of another: so what is read in the order of the log comes in offset order, once.
     """
     lines = plan.segments.numbers
     starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
@@ -357,16 +358,25 @@ def _reached(plan: Plan) -> int:
         behind = np.where(begins, highs[at], behind)
     wrong = np.flatnonzero(behind[:-1] != starts)
     if not len(wrong):
-        places = lines[:, (LOG_INDEX, ROW_GROUP, FIRST_ROW)]
-        ascends = np.lexsort(places.T[::-1])
-        wrong = np.flatnonzero(ascends != np.arange(len(lines)))
+        wrong = 1 + np.flatnonzero(~_later(lines[1:], lines[:-1]))
     if len(wrong):
         segment = plan.segments[int(wrong[0])]
         raise Corrupted(
             f"{plan.topic} partition {plan.partition}: offset {behind[wrong[0]]} comes next, but the segment in {segment.file.key} has "
-            f"{segment.rows} rows from {segment.base} on, or stands in the log before the records that it follows"
+            f"{segment.rows} rows from {segment.base} on, or stands in the log before or among the records that it follows"
         )
     return int(behind[-1])
+
+
+def _later(lines: Numbers, before: Numbers) -> npt.NDArray[np.bool_]:
+    """Whether the rows of each segment are behind all of those of another."""
+    same_file = lines[:, LOG_INDEX] == before[:, LOG_INDEX]
+    same_group = same_file & (lines[:, ROW_GROUP] == before[:, ROW_GROUP])
+    behind = lines[:, FIRST_ROW] >= before[:, FIRST_ROW] + before[:, END] - before[:, BASE]
+    later: npt.NDArray[np.bool_] = np.where(
+        same_group, behind, np.where(same_file, lines[:, ROW_GROUP] > before[:, ROW_GROUP], lines[:, LOG_INDEX] > before[:, LOG_INDEX])
+    )
+    return later
 
 
 def _joined(pieces: list[_Piece]) -> list[pa.RecordBatch]:

@@ -1,9 +1,9 @@
 """One refinement task: a bundle of plans over a span of intake files.
 
 Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read. Promises that each intake file is
-opened once for all plans of the task (while there is room for all their writers, see `archiver.jobs.bundle`), that memory stays within
-`buffer_bytes` plus a row group, and that each plan gets exactly one result. A plan's trouble never concerns a plan that does not need the
-same bytes. Must never raise because of what is in a record or missing in the store.
+opened once for all plans of the task (while there is room for all their writers, see `archiver.jobs.bundle`), that memory stays within one
+and a half times `buffer_bytes` plus a row group, and that each plan gets exactly one result. A plan's trouble never concerns a plan that
+does not need the same bytes. Must never raise because of what is in a record or missing in the store.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from archiver.errors import ArchiverError, Corrupted, NotFound, OutcomeUnknown, 
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import Conflict
 from archiver.jobs.bundle import written_together
-from archiver.jobs.plan import Plan
-from archiver.jobs.plan_writer import ROW_OVERHEAD_BYTES, PlanWriter
+from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
+from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
 from archiver.jobs.rows import TopicRows
 from archiver.jobs.wanted import Part, wanted_parts
@@ -30,7 +30,7 @@ from intake.reader import IntakeReader, beyond
 _PIECE_BYTES = 200
 """What is kept of a segment that waits to be decoded beside its records, however few these are (measured: 130 to 190)."""
 _TRIMMED_BELOW = 0.75
-"""If less than this share of a row group is wanted, the rest is not kept."""
+"""If all that is wanted lies within less than this share of a row group, the rest is not kept."""
 
 
 def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iterator[PlanResult]:
@@ -124,19 +124,24 @@ class _Demultiplexer:
             if trouble[0] in ("missing", "retry"):
                 behind = len(remaining)  # nothing of the file can be read now
             for part in remaining[taken:behind]:
-                for owner, _, _ in part.lines:
+                for owner, *_ in part.lines:
                     yield from self._fail(owner, *trouble)
             remaining = self._still_wanted(remaining[behind:])
 
     def _still_wanted(self, parts: Sequence[Part]) -> list[Part]:
         """Parts that some plan still waits for."""
-        return [part for part in parts if any(owner in self._open for owner, _, _ in part.lines)]
+        return [part for part in parts if any(owner in self._open for owner, *_ in part.lines)]
 
     def _give(self, part: Part, records: pa.RecordBatch) -> Iterator[PlanResult]:
         """The records of a row group to everyone who needs some of them. This loop runs for every segment there is: it does little."""
         self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
-        kept, start = _trimmed(records, part)
-        for owner, first, rows in part.lines:
+        try:
+            kept, start = _trimmed(records, part)
+        except Exception as error:  # noqa: BLE001 - those who need it fail, so that nobody goes on without it
+            for owner, *_ in part.lines:
+                yield from self._fail(owner, *_verdict(error))
+            return
+        for owner, place, first, rows in part.lines:
             work = self._works[owner]
             if work.settled:
                 continue
@@ -144,7 +149,7 @@ class _Demultiplexer:
                 yield from self._fail(owner, *_intake_verdict(beyond(part.file, part.row_group, records.num_rows)))
                 continue
             try:
-                if work.writer.add(kept, first - start, rows):
+                if work.writer.add(place, kept, first - start, rows):
                     yield from self._decode(owner, work)
             except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
                 yield from self._fail(owner, *_verdict(error))
@@ -165,9 +170,15 @@ class _Demultiplexer:
         limit = self._task.options.buffer_bytes
         if self._pinned_bytes > self._pinned_next:
             self._pinned_next = self._pinned_bytes + limit // 16
-            if self._pinned_bytes - sum(work.writer.pinning_bytes for work in self._open.values()) > limit // 4:
-                for work in self._open.values():
-                    work.writer.detach()
+            self._held_bytes = self._count_held()
+            for_nothing = self._pinned_bytes - sum(work.writer.pinning_bytes for work in self._open.values())
+            # While it is copied it is there twice: no row group goes before the last writer has copied what it needs of it.
+            if for_nothing > limit // 4 or self._pinned_bytes + self._held_bytes > limit + limit // 2:
+                for owner, work in list(self._open.items()):
+                    try:
+                        work.writer.detach()
+                    except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+                        yield from self._fail(owner, *_verdict(error))
                 self._pinned_bytes, self._pinned_next = 0, limit // 4
         if self._held_bytes > limit:
             self._held_bytes = self._count_held()
@@ -211,7 +222,7 @@ class _Demultiplexer:
 
 def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[pa.RecordBatch, int]:
     """What is to be kept of a row group's records, and its first row: what is wanted may wait for long, and is mostly in one place."""
-    start, end = part.lines[0][1], part.end_row
+    start, end = part.lines[0][2], part.end_row
     if end - start > _TRIMMED_BELOW * records.num_rows:
         return records, 0
     return copied_batches([records.slice(start, end - start)]), start

@@ -14,8 +14,8 @@ import numpy as np
 from archiver.jobs.plan import Plan
 from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, RAW_BYTES, ROW_GROUP, FileRef, Numbers
 
-_OWNER = 0
-"""The column of a line that says whose it is; those of a segment follow."""
+_OWNER, _PLACE, _OF_SEGMENT = 0, 1, 2
+"""The columns of a line that say whose it is and which of that plan's segments; those of a segment follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Part:
 
     file: FileRef
     row_group: int
-    lines: tuple[tuple[int, int, int], ...]
-    """(place of the plan, first row, rows) of each segment, by their first rows."""
+    lines: tuple[tuple[int, int, int, int], ...]
+    """(place of the plan, place among its segments, first row, rows) of each segment, by their first rows."""
     end_row: int
     """One past the last row that is wanted."""
     rows: int
@@ -36,19 +36,22 @@ class Part:
 def wanted_parts(plans: Sequence[Plan]) -> Iterator[list[Part]]:
     """All parts of one intake file after those of the other."""
     lines = _lines(plans)
-    for of_file in _runs(lines, 1 + LOG_INDEX):
-        owner, index = of_file[0, _OWNER], int(of_file[0, 1 + LOG_INDEX])
+    for of_file in _runs(lines, _OF_SEGMENT + LOG_INDEX):
+        owner, index = of_file[0, _OWNER], int(of_file[0, _OF_SEGMENT + LOG_INDEX])
         file = plans[owner].segments.files[index]
-        yield [_part(file, of_group) for of_group in _runs(of_file, 1 + ROW_GROUP)]
+        yield [_part(file, of_group) for of_group in _runs(of_file, _OF_SEGMENT + ROW_GROUP)]
 
 
 def _lines(plans: Sequence[Plan]) -> Numbers:
     """A line for each segment of each plan, in the order of reading; where two plans share a segment, the first one's is first."""
-    owners = np.repeat(np.arange(len(plans)), [len(plan.segments) for plan in plans])
+    counts = [len(plan.segments) for plan in plans]
+    owners = np.repeat(np.arange(len(plans)), counts)
     if not len(owners):
         return np.zeros((0, 1), np.int64)
-    lines = np.column_stack([owners, np.concatenate([plan.segments.numbers for plan in plans])])
-    return lines[np.lexsort((lines[:, 1 + FIRST_ROW], lines[:, 1 + ROW_GROUP], lines[:, 1 + LOG_INDEX]))]
+    lines = np.column_stack(
+        [owners, np.concatenate([np.arange(count) for count in counts]), np.concatenate([plan.segments.numbers for plan in plans])]
+    )
+    return lines[np.lexsort((lines[:, _OF_SEGMENT + FIRST_ROW], lines[:, _OF_SEGMENT + ROW_GROUP], lines[:, _OF_SEGMENT + LOG_INDEX]))]
 
 
 def _runs(lines: Numbers, column: int) -> list[Numbers]:
@@ -57,12 +60,12 @@ def _runs(lines: Numbers, column: int) -> list[Numbers]:
 
 
 def _part(file: FileRef, lines: Numbers) -> Part:
-    first_rows, rows = lines[:, 1 + FIRST_ROW], lines[:, 1 + END] - lines[:, 1 + BASE]
+    first_rows, rows = lines[:, _OF_SEGMENT + FIRST_ROW], lines[:, _OF_SEGMENT + END] - lines[:, _OF_SEGMENT + BASE]
     return Part(
         file=file,
-        row_group=int(lines[0, 1 + ROW_GROUP]),
-        lines=tuple(zip(lines[:, _OWNER].tolist(), first_rows.tolist(), rows.tolist(), strict=True)),
+        row_group=int(lines[0, _OF_SEGMENT + ROW_GROUP]),
+        lines=tuple(zip(lines[:, _OWNER].tolist(), lines[:, _PLACE].tolist(), first_rows.tolist(), rows.tolist(), strict=True)),
         end_row=int((first_rows + rows).max()),
         rows=int(rows.sum()),
-        raw_bytes=int(lines[:, 1 + RAW_BYTES].sum()),
+        raw_bytes=int(lines[:, _OF_SEGMENT + RAW_BYTES].sum()),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -17,7 +18,8 @@ from archiver.jobs.refined import RefineOptions
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
-from intake.segments import BASE, END, FIRST_ROW, Numbers, Segments
+from intake.layout import copied_batches
+from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, Numbers, Segments
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
 from tests.support.refining import DAY, NOW, identify, refine, task_of
@@ -153,11 +155,25 @@ def _against_the_log(plan: Plan) -> Plan:
     return _of(plan, numbers[::-1].copy())
 
 
+def _two_in_one_place(plan: Plan) -> Plan:
+    numbers = plan.segments.numbers.copy()
+    numbers[1, LOG_INDEX] = numbers[0, LOG_INDEX]
+    return _of(plan, numbers)
+
+
+def _one_begins_in_another(plan: Plan) -> Plan:
+    numbers = _two_in_one_place(plan).segments.numbers.copy()
+    numbers[1, FIRST_ROW] += 2
+    return _of(plan, numbers)
+
+
 def _gap_among_records(plan: Plan) -> Plan:
     return replace(plan, gaps=((1, 2),), rows=plan.rows - 1)
 
 
-@pytest.mark.parametrize("damaged", [_with_a_hole, _one_twice, _against_the_log, _gap_among_records])
+@pytest.mark.parametrize(
+    "damaged", [_with_a_hole, _one_twice, _against_the_log, _two_in_one_place, _one_begins_in_another, _gap_among_records]
+)
 def test_a_plan_that_is_no_chain_in_the_log_is_refused(intake: Intake, store: LocalObjectStore, damaged: Callable[[Plan], Plan]) -> None:
     topic = intake.topic("raw", 2)
     for number in range(3):
@@ -177,6 +193,29 @@ def test_a_plan_whose_segments_do_not_reach_its_end_stores_nothing_of_the_rest(i
     (found,) = refine(intake, [replace(plan, end=5)])
     assert (found.error, list(store.list("archive/"))) == ("failed", [])
     assert found.why is not None and "the plan ends at offset 5" in found.why
+
+
+def test_missing_memory_for_what_is_kept_of_a_row_group_is_to_be_tried_again(
+    intake: Intake, store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records that were not kept are not passed over: those that come next, a day later, are others."""
+    topic = intake.topic("raw", 3)
+    for number in range(4):
+        intake.file({(topic, p): [Row(NOW + number * DAY, b"%d" % number)] * 3 for p in range(3)})
+    calls: list[int] = []
+
+    def failing(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        calls.append(len(batches))
+        if len(calls) == 2:
+            raise pa.ArrowMemoryError("no memory left")
+        return copied_batches(batches)
+
+    monkeypatch.setattr("archiver.jobs.task.copied_batches", failing)
+    one, other = refine(intake, [*intake.plans(topic, 0), *intake.plans(topic, 1)])
+    assert (one.error, other.error, list(store.list("archive/"))) == ("retry", "retry", [])
+    monkeypatch.undo()
+    again = refine(intake, [*intake.plans(topic, 0), *intake.plans(topic, 1)])
+    assert [[file.archive.base for file in result.files] for result in again] == [[0, 3, 6, 9]] * 2
 
 
 def test_a_segment_beyond_its_row_group_fails_only_its_plans(intake: Intake) -> None:

@@ -133,5 +133,5 @@ def test_memory_that_is_missing_while_intake_is_read_is_no_damage(job: RefineJob
     def short(*_: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 1 failed")
 
-    monkeypatch.setattr(IntakeReader, "read", short)
+    monkeypatch.setattr(IntakeReader, "row_groups", short)
     assert [(one.error, one.why) for one in run_bundle(job.descriptors()[0])] == [("retry", "ArrowMemoryError: malloc of size 1 failed")]

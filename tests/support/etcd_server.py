@@ -23,11 +23,18 @@ from archiver.log.etcd_stubs import import_etcd3
 from archiver.proto import etcd_rpc_pb2 as rpc
 from tests.support.etcd_certificates import Certificates
 from tests.support.etcd_part import required
+from tests.support.processes import until
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 STARTS_MAX = 3
 _POLL_S = 0.05
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether every thread of a process was stopped; where the system does not say, that it was asked to."""
+    states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state in "tT" for state in states)
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,9 @@ class Etcd:
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
+        """Returns once it stands still: on a busy machine its threads go on for a moment, and may answer one more request."""
         os.kill(self.pid, signal.SIGSTOP)
+        until("the member stands still", lambda: _stands_still(self.pid), 10)
 
     def go_on(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

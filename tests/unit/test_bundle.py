@@ -65,17 +65,17 @@ def test_tasks_come_in_whole_waves() -> None:
 
 
 def test_small_plans_count_by_their_bytes() -> None:
-    plans = [small(partition, raw_bytes=100) for partition in range(40)]
+    plans = [small(partition, raw_bytes=36) for partition in range(40)]  # and 64 for the record
     assert [len(members) for members in bundle(plans, 1, 10**9, 2, writer_bytes=1000)] == [20, 20]
     large = [small(partition, raw_bytes=5000) for partition in range(4)]
     assert [len(members) for members in bundle(large, 1, 10**9, 2, writer_bytes=1000)] == [2, 2], "a large one is one writer, not five"
 
 
 def test_a_task_writes_at_the_same_time_what_was_bundled() -> None:
-    plans = [small(partition, raw_bytes=100) for partition in range(40)]
+    plans = [small(partition, raw_bytes=36) for partition in range(40)]
     (members,) = bundle(plans, 1, 10**9, 4, writer_bytes=1000)
     assert [len(together) for together in written_together(members, 4, 1000)] == [40]
     assert [len(together) for together in written_together(members, 1, 1000)] == [10, 10, 10, 10]
     assert [len(together) for together in written_together(plans[:3], 0, 1)] == [1, 1, 1], "one at least"
     tiny = [small(partition, raw_bytes=0) for partition in range(PLANS_MAX + 1)]
-    assert [len(together) for together in written_together(tiny, 1, 2 * PLANS_MAX)] == [PLANS_MAX, 1], "each has a spool file"
+    assert [len(together) for together in written_together(tiny, 1, 64 * 2 * PLANS_MAX)] == [PLANS_MAX, 1], "each has a spool file"

@@ -19,13 +19,13 @@ def test_plans_without_records_want_nothing() -> None:
     one = plan_of([segment(0, 5)])
     only_gaps = Plan(one.topic_id, one.topic, 1, 0, 5, 1, one.segments[:0], 0, 0, ((0, 5),))
     assert list(wanted_parts([only_gaps])) == []
-    assert [part.lines for (part,) in wanted_parts([only_gaps, one])] == [((1, 0, 5),)]
+    assert [part.lines for (part,) in wanted_parts([only_gaps, one])] == [((1, 0, 0, 5),)]
 
 
 def test_a_segment_that_two_plans_share_is_wanted_by_both() -> None:
     shared = segment(0, 10, first_row=3)
     ((part,),) = wanted_parts([plan_of([shared]), plan_of([shared])])
-    assert part.lines == ((0, 3, 10), (1, 3, 10))
+    assert part.lines == ((0, 0, 3, 10), (1, 0, 3, 10))
     assert (part.rows, part.raw_bytes) == (20, 200)
 
 
@@ -51,8 +51,9 @@ def test_each_segment_is_in_one_part_and_parts_follow_the_log(made: list[Plan]) 
     assert [{part.file.log_index for part in parts} for parts in files] == [{parts[0].file.log_index} for parts in files]
     for owner, plan in enumerate(made):
         of_plan = [(part.file.log_index, part.row_group, *line[1:]) for part in read for line in part.lines if line[0] == owner]
-        assert of_plan == [(one.file.log_index, one.row_group, one.first_row, one.rows) for one in plan.segments]
+        assert of_plan == [(one.file.log_index, one.row_group, at, one.first_row, one.rows) for at, one in enumerate(plan.segments)]
     for part in read:
-        assert [line[1] for line in part.lines] == sorted(line[1] for line in part.lines)
-        assert part.rows == sum(line[2] for line in part.lines)
+        assert [line[2] for line in part.lines] == sorted(line[2] for line in part.lines)
+        assert part.end_row == max(line[2] + line[3] for line in part.lines)
+        assert part.rows == sum(line[3] for line in part.lines)
         assert part.raw_bytes == 7 * part.rows
