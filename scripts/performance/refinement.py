@@ -223,8 +223,8 @@ def memory(results: Results) -> Section:
         What `archiver archive --all` takes with default settings, process by process, for backlogs of nested orders in one partition.
         Peaks are those that Linux keeps of each process, the highest of a kind. A task holds a row group
         ({whole(found.number("bounds.row_group_bytes") / 2**20)} MiB of columns) of each archive that it writes at the same time,
-        whatever the backlog; here that is one, and as many tasks run at a time as there are cores. For some milliseconds a process that a JVM
-        starts has the JVM's memory; a peak of the workers' parent may be that."""
+        whatever the backlog; here that is one, and as many tasks run at a time as there are cores. For some milliseconds a process that a
+        JVM starts has the JVM's memory; a peak of the workers' parent may be that."""
     case = Case(f"{ratio(found.number('worker_last_by_first'))} times", reached=None)
     aim = Aim("Memory", f"peak of a Python worker, backlog of {last} by that of {first}", NO_AIM, [case])
     return Section("Memory", [("bench-memory", found)], [paragraph(intro), table(["a backlog of", *backlogs], rows)], [aim])
