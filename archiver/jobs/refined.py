@@ -59,8 +59,8 @@ class RefineOptions:
     zstd_level: int = 1
     """Level 3 was measured slower here and hardly smaller."""
     open_writers_max: int = 64
-    """Plans that are written at the same time, those below `writer_bytes` counted by their bytes; more plans of a bundle wait and read
-    their intake files again."""
+    """Plans that are written at the same time, those whose records take less than `writer_bytes` in memory counted by that; more plans of
+    a bundle wait and read their intake files again."""
     writer_bytes: int = WRITER_BYTES
     row_group_rows: int = 1_000_000
     """A row group of an archive is closed at this many rows …"""

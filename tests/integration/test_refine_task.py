@@ -331,6 +331,22 @@ def test_what_waits_is_copied_before_that_could_take_too_much(intake: Intake, co
     assert len(copied) >= 2, "160 KB wait, and the row groups that they lie in are as large"
 
 
+def test_a_large_segment_is_decoded_in_parts(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW, b"x" * 1000)] * 50})
+    decoded: list[int] = []
+    real = TopicRows.build
+
+    def build(self: TopicRows, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
+        decoded.append(records.num_rows)
+        return real(self, partition, records)
+
+    monkeypatch.setattr(TopicRows, "build", build)
+    refine(intake, intake.plans(topic), options=RefineOptions(decode_bytes=10_000))
+    assert sum(decoded) == 50
+    assert max(decoded) < 10, "of 1,000 bytes and what a record takes beside them"
+
+
 def test_many_tiny_pieces_are_put_together(intake: Intake, copied: list[int]) -> None:
     """Beside what they hold they are more than that themselves."""
     topic = intake.topic("raw")
