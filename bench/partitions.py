@@ -247,6 +247,7 @@ def one_topic(folder: Path, records: int, repetitions: int, wide: int) -> dict[s
                 before, began = own_cpu_seconds(), time.perf_counter()
                 run.on_spark()
                 taken = own_cpu_seconds() - before, time.perf_counter() - began
+                run.clear()
                 libraries = _by_libraries(runs[FEW].paths, folder / "libraries", records // count)
                 if repetition >= 0:  # the first one warms up
                     spent[count].append(taken)
@@ -287,7 +288,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
     found = dict(known)
     work: dict[str, Callable[[], dict[str, Any]]] = {
         "one_topic": lambda: one_topic(root / "one", sizes.records, sizes.repetitions, sizes.wide),
-        "one_topic_large": lambda: one_topic(root / "large", LARGER * sizes.records, 1, sizes.wide),
+        "one_topic_large": lambda: one_topic(root / "large", LARGER * sizes.records, sizes.repetitions, sizes.wide),
         "many": lambda: many(root / "many", sizes),
         "requests": lambda: requests_counted(root, sizes),
     }

@@ -19,6 +19,7 @@ from archiver.errors import Corrupted, Halt, RetryLater
 from archiver.events.types import DataFile
 from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
 from archiver.jobs.bounds import Columns, describe, leaves
+from archiver.jobs.pieces import Piece, copied, together
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
@@ -30,17 +31,11 @@ from archiver.schema.past import ids_of
 from archiver.schema.state import TopicSchema
 from archiver.stream.rebuild import placed
 from intake.digest import RecordsDigest
-from intake.layout import concat_batches, copied_batches
 from intake.partition_state import merged
 from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP, Numbers
 
-_JOINED_MAX = 256
-"""Pieces are sliced and put together so many at a time: a slice takes 2.7 KB, however few its rows are."""
 _OWN_PIECES_MAX = 16
 """Copies that are left as they are when further pieces are copied, so that no record is copied each time."""
-
-_Piece = tuple[pa.RecordBatch, int, int]
-"""Rows of a batch: the batch, the first of them, how many. A twentieth of what a slice takes."""
 
 
 class _OpenFile:
@@ -79,7 +74,7 @@ class PlanWriter:
         self._given = self._decoded = self._copied = 0
         """So many segments."""
         self._due = self._next_due()
-        self._pieces: list[_Piece] = []
+        self._pieces: list[Piece] = []
         """Records of the segments that are given and not decoded, a piece for each, or fewer."""
         self._own = 0
         """So many of the first pieces point into no intake row group."""
@@ -142,8 +137,7 @@ class PlanWriter:
         if self._own == len(self._pieces):
             return
         first = self._own if self._own < _OWN_PIECES_MAX else 0
-        copied = copied_batches(_joined(self._pieces[first:]))
-        self._pieces[first:] = [(copied, 0, copied.num_rows)]
+        self._pieces[first:] = [copied(self._pieces[first:])]
         self._own = first + 1
         self._copied = self._given
 
@@ -165,7 +159,7 @@ class PlanWriter:
         held_rows, held_bytes = (int(of[self._given] - of[self._decoded]) for of in (self._rows_before, self._bytes_before))
         self._decoded = self._given
         self._due = self._next_due()
-        records = concat_batches(_joined(pieces))
+        records = together(pieces)
         bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
         if records.num_rows != held_rows:
             raise Corrupted(
@@ -377,10 +371,3 @@ def _later(lines: Numbers, before: Numbers) -> npt.NDArray[np.bool_]:
         same_group, behind, np.where(same_file, lines[:, ROW_GROUP] > before[:, ROW_GROUP], lines[:, LOG_INDEX] > before[:, LOG_INDEX])
     )
     return later
-
-
-def _joined(pieces: list[_Piece]) -> list[pa.RecordBatch]:
-    """The rows of the pieces in a few batches, one for as many pieces as may be slices at a time."""
-    if len(pieces) <= _JOINED_MAX:
-        return [records.slice(first, rows) for records, first, rows in pieces]
-    return [copied_batches(_joined(pieces[at : at + _JOINED_MAX])) for at in range(0, len(pieces), _JOINED_MAX)]

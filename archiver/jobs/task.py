@@ -17,6 +17,7 @@ from archiver.errors import ArchiverError, Corrupted, NotFound, OutcomeUnknown, 
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import Conflict
 from archiver.jobs.bundle import written_together
+from archiver.jobs.pieces import without_headers
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
@@ -224,8 +225,8 @@ def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[pa.RecordBatch, int]:
     """What is to be kept of a row group's records, and its first row: what is wanted may wait for long, and is mostly in one place."""
     start, end = part.lines[0][2], part.end_row
     if end - start > _TRIMMED_BELOW * records.num_rows:
-        return records, 0
-    return copied_batches([records.slice(start, end - start)]), start
+        return without_headers(records), 0
+    return copied_batches([without_headers(records.slice(start, end - start))]), start
 
 
 def _intake_verdict(error: Exception) -> tuple[ErrorKind, str]:

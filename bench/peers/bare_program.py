@@ -60,7 +60,7 @@ def take_share(brokers: str, topic: str, target: str, partitions: Sequence[int])
     path = f"{target}-{partitions[0]}.parquet"
     batches = (pa.array(values, pa.binary()) for values in consumed(brokers, topic, partitions))
     table = pa.Table.from_batches([decode(messages, values, Steps()) for values in batches])
-    write_whole(table, path, options_of(table.schema))
+    write_whole(table, path, options_of(table.to_batches()))
     return path
 
 

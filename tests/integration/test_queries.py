@@ -265,6 +265,26 @@ def test_what_the_page_calls_the_types(lake: Lake, engines: Mapping[str, Callabl
     assert list(answer.rows[0]) == [names[engine] for names in found.values()]
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_whatever_encodings_were_chosen(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], engine: str) -> None:
+    """All that an archive may have, and columns that are not compressed."""
+    plain, delta, prefix, lengths = "PLAIN", "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"
+    expected = {
+        "id": ({delta}, "UNCOMPRESSED"),
+        "name": ({prefix}, "ZSTD"),
+        "kind": ({plain, "RLE_DICTIONARY"}, "ZSTD"),
+        "city": ({plain, "RLE_DICTIONARY"}, "ZSTD"),
+        "step": ({delta}, "ZSTD"),
+        "amount": ({plain}, "ZSTD"),
+        "blob": ({lengths}, "ZSTD"),
+    }
+    assert {name: lake.encodings[f"value.{name}"] for name in expected} == expected
+    names = [*expected, "parts"]
+    table = "shop.readings" if engine == "duckdb" else f"{CATALOG}.shop.readings"
+    answer = engines[engine](f"SELECT {', '.join(f'value.{name}' for name in names)} FROM {table} ORDER BY kafka.offset")
+    assert [[faithful(value) for value in row] for row in answer.rows] == [[faithful(one[name]) for name in names] for one in lake.readings]
+
+
 def test_files_that_duckdb_need_not_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's program: pyiceberg plans and reads, DuckDB asks."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID)

@@ -1,7 +1,8 @@
 """A lake to ask: topics archived to an S3 server's bucket, their tables in a real REST catalog; what every engine must find in it is known.
 
 `Lake.orders` is the topic of docs/queries.md: three days, two partitions, two archives each, its message changed each morning. `Lake.types`
-has one message with a field for each row of docs/schema-mapping.md, as far as one topic can have them.
+has one message with a field for each row of docs/schema-mapping.md, as far as one topic can have them. `Lake.readings` is one archive with
+so many rows that its encodings are chosen from them.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+import pyarrow.parquet as pq
 from google.protobuf import text_format
 from grpc_tools import protoc
 
 from archiver.catalog.commit import iso_time
 from archiver.catalog.layout import VALID_THROUGH
+from archiver.jobs.encodings import ROWS_MIN
 from archiver.schema.descriptors import Source
 from intake.records import Record
 from tests.support.deployment import Deployment
@@ -38,8 +42,15 @@ ROWS: Final = 20
 """An archive."""
 BROKEN: Final = b"\xff\xff"
 WAIT_S: Final = 60.0
+READINGS: Final = ROWS_MIN + 1000
+READING: Final = (
+    "int64 id = 1; string name = 2; int32 kind = 3; string city = 4; int64 step = 5; double amount = 6; bytes blob = 7;"
+    "repeated int64 parts = 8;"
+)
+"""Numbers without a pattern, names that begin alike, few numbers, few texts, numbers that count up, the rest by its type."""
 _INCLUDE = Path(protoc.__file__).parent / "_proto"
 _LINE = "message Line { string sku = 1; int32 quantity = 2; }\n"
+_READINGS = f'syntax = "proto3";\npackage shop;\nmessage Reading {{ {READING} }}\n'
 _HEAD = f'syntax = "proto3";\npackage shop;\n{_LINE}'
 MESSAGES: Final = (
     "int64 id = 1; string customer = 2; int32 total = 3; int32 state = 4; repeated Line lines = 5;",
@@ -106,6 +117,10 @@ class Lake:
     """The rows of the mapping's page; the field of each is `r` and its place."""
     types_schema: dict[str, Any] = field(default_factory=dict)
     """Of their table, as Iceberg has it."""
+    readings: list[dict[str, Any]] = field(default_factory=list)
+    """The fields of each, by offset."""
+    encodings: dict[str, tuple[set[str], str]] = field(default_factory=dict)
+    """Of each column of their archive: encodings and compression, as its footer has them."""
 
     def tables(self, topic: str = "orders") -> dict[str, Any]:
         """What `archiver tables` tells of a topic's table."""
@@ -129,6 +144,7 @@ def filled(folder: Path, server: S3Server, catalog: RestCatalog) -> Iterator[Lak
     with Reads(server) as reads:
         lake = Lake(_deployment(folder / "d", server, catalog, reads), reads)
         _fill_types(lake, folder / "protos")
+        _fill_readings(lake)
         clock = AheadClock()
         clock.ahead_s = DAY_S - (clock.now_us() / 1e6 + DAY_S / 2) % DAY_S  # Each day's orders come at noon.
         for day in range(DAYS):
@@ -149,7 +165,7 @@ def _deployment(folder: Path, server: S3Server, catalog: RestCatalog, reads: Rea
             "value": {"descriptor_set": f"{name}.binpb", "message": message},
             "archive": {"kind": "iceberg", "catalog": CATALOG, "table": f"shop.{name}"},
         }
-        for name, partitions, message in (("orders", 2, "shop.Order"), ("types", 1, "all.All"))
+        for name, partitions, message in (("orders", 2, "shop.Order"), ("types", 1, "all.All"), ("readings", 1, "shop.Reading"))
     ]
     catalogs = [{"name": CATALOG, **catalog.properties}]
     return Deployment(folder, overrides={"data": data, "catalogs": catalogs, "topics": topics, "intake": {"clock_skew_max": "1d"}})
@@ -165,6 +181,7 @@ def _fill_types(lake: Lake, folder: Path) -> None:
     everything = compiled(folder / "types", {**files, "all.proto": text})
     (lake.deployment.root / "types.binpb").write_bytes(everything)
     (lake.deployment.root / "orders.binpb").write_bytes(_orders(folder, 0))
+    (lake.deployment.root / "readings.binpb").write_bytes(compiled(folder / "readings", {"readings.proto": _READINGS}))
     payload = bytearray()
     for place, row in enumerate(rows):
         inner = _example(row, everything)
@@ -175,6 +192,24 @@ def _fill_types(lake: Lake, folder: Path) -> None:
         view = driver.application.table("types")
     assert view is not None
     lake.types, lake.types_schema = rows, json.loads(view.schema_json)
+
+
+def _fill_readings(lake: Lake) -> None:
+    random = Random(5)
+    for number in range(READINGS):
+        fields = {"id": random.getrandbits(40), "name": f"reading-{number:09}", "kind": random.randrange(7), "city": f"city {number % 11}"}
+        odd = {"step": number * 10, "amount": random.randrange(10_000) / 4, "parts": [number] * (number % 3)}
+        lake.readings.append({**fields, **odd, "blob": random.randbytes(number % 5)})
+    make = message_class(Source("shop.Reading", (lake.deployment.root / "readings.binpb").read_bytes()))
+    with Driver(lake.deployment) as driver:
+        driver.send("readings", [make(**one).SerializeToString(deterministic=True) for one in lake.readings], 0)
+        _archive(driver, "readings")
+        objects, data = driver.application.objects, f"archive/{driver.topic_id('readings')}/data/"
+        (archive,) = (info.key for info in objects.list(data))
+        with objects.open_input(archive) as source:
+            group = pq.read_metadata(source).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    lake.encodings = {one.path_in_schema: ({*map(str, one.encodings)} - {"RLE"}, str(one.compression)) for one in columns}
 
 
 def _example(row: PageRow, everything: bytes) -> bytes:
