@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -367,6 +368,21 @@ def test_small_archives_of_a_topic_share_encodings_within_a_task(intake: Intake)
     assert _key_encoding(intake, alone) == "RLE_DICTIONARY"
     assert alone.files[0].archive.records_digest == second.files[0].archive.records_digest
     assert table_of(intake, alone) == table_of(intake, second)
+
+
+@pytest.mark.parametrize("rows", [ROWS_MIN, ROWS_MIN - 1], ids=["looked at", "too few for a look"])
+def test_columns_in_which_compression_finds_nothing_are_left_as_they_are(intake: Intake, rows: int) -> None:
+    topic = intake.topic("raw")
+    times = np.random.default_rng(3).integers(0, 1 << 40, rows).tolist()
+    intake.file({(topic, 0): [Row(NOW, event_us=time) for time in times]})
+    (result,) = refine(intake, intake.plans(topic))
+    assert kafka(table_of(intake, result), "event_timestamp") == times
+    objects: Any = intake.objects
+    group = pq.read_metadata(objects.root / result.files[0].archive.key).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    assert {column.compression for column in columns} <= {"ZSTD", "UNCOMPRESSED"}
+    uncompressed = [column.path_in_schema for column in columns if column.compression != "ZSTD"]
+    assert uncompressed == (["kafka.event_timestamp"] if rows == ROWS_MIN else [])
 
 
 def _key_encoding(intake: Intake, result: PlanResult) -> str:
