@@ -28,7 +28,7 @@ COLUMNS = ["key", "value", "headers", "event_timestamp", "accept_timestamp"]
 DECODE_ROWS = 65_536
 GROUP_ROWS = 1_000_000
 DEFAULT, TUNED = "default", "tuned"
-DEFAULT_OPTIONS = {"compression": "zstd", "compression_level": ZSTD_LEVEL}
+DEFAULT_OPTIONS: dict[str, Any] = {"compression": "zstd", "compression_level": ZSTD_LEVEL}
 
 
 class Steps:
@@ -75,7 +75,7 @@ def refine_into_many(messages: Any, paths: list[str], folder: Path, rows: int) -
     files = 0
     for batch in _decoded(messages, paths, Steps()):
         held.append(batch)
-        options = options or options_of([batch])
+        options = options or options_of([batch.slice(0, rows)])
         while sum(one.num_rows for one in held) >= rows:
             table = pa.Table.from_batches(held)
             write_whole(table.slice(0, rows), str(folder / f"{files}.parquet"), options)
@@ -130,15 +130,13 @@ def _written(writer: pq.ParquetWriter | None, pending: list[pa.RecordBatch], tar
 
 
 def options_of(batches: Sequence[pa.RecordBatch]) -> dict[str, Any]:
-    """Encodings chosen from the rows, compression, and statistics outside of lists, as an archive has them."""
+    """Encodings chosen from the rows, and statistics outside of lists, as an archive has them."""
     ids = itertools.count(1)
     found = leaves(pa.schema([_numbered(field, ids) for field in batches[0].schema]))
     columns = [dataclasses.replace(leaf, type=pa.string()) if leaf.path == "key" else leaf for leaf in found]  # keys are like texts
     encodings = chosen(columns, batches)
-    compressed = [leaf.path for leaf in columns if leaf.path not in encodings.uncompressed]
     return {
-        "compression": {**dict.fromkeys(compressed, "zstd"), **dict.fromkeys(encodings.uncompressed, "none")},
-        "compression_level": dict.fromkeys(compressed, ZSTD_LEVEL),
+        **DEFAULT_OPTIONS,
         "use_dictionary": encodings.dictionary,
         "dictionary_pagesize_limit": DICTIONARY_BYTES_MAX,
         "column_encoding": encodings.others,

@@ -194,13 +194,12 @@ def _spooling(doing: str) -> _Spooling:
 def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
     bounded_paths = [leaf.path for leaf in columns.leaves if leaf.field_id in columns.bounded and not leaf.repeated]
     order = {leaf.path: position for position, leaf in enumerate(columns.leaves)}
-    compressed = [leaf.path for leaf in columns.leaves if leaf.path not in encodings.uncompressed]
     return pq.ParquetWriter(
         path,
         columns.schema,
         version="2.6",
-        compression={**dict.fromkeys(compressed, "zstd"), **dict.fromkeys(encodings.uncompressed, "none")},
-        compression_level=dict.fromkeys(compressed, zstd_level),
+        compression="zstd",
+        compression_level=zstd_level,
         use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         column_encoding=encodings.others,

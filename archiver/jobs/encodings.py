@@ -1,11 +1,11 @@
 """Which Parquet encoding each column of an archive gets, chosen from the rows that its first row group begins and ends with.
 
 Pure. A dictionary where values repeat, deltas for numbers and times, shared beginnings where neighbours begin alike, else plain or lengths
-apart; and deltas in which compression finds nothing are left as they are. A choice never concerns what is read back, only bytes and time;
-one that fits the later rows less costs some of both. Small archives of a topic that are made in the same task share a choice, so their
-bytes depend on what was made before them: nobody may compare archives of the same records by their bytes.
+apart. A choice never concerns what is read back, only bytes and time; one that fits the later rows less costs some of both. Small archives
+of a topic that are made in the same task share a choice, so their bytes depend on what was made before them: nobody may compare archives
+of the same records by their bytes.
 
-Measured in `bench/limit.py` and `bench/partitions.py`; decisions 0047, 0057 and 0059 have what was tried.
+Measured in `bench/limit.py` and `bench/partitions.py`; decisions 0047 and 0057 have what was tried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ ROWS_MIN = 4096
 """In fewer rows there is less to win than the look costs."""
 ALONE_ROWS, ALONE_BYTES = 16_384, 8 * 1024 * 1024
 """A first row group of so many rows, or of so many bytes in memory, is looked at by itself: there the look is a twentieth of the work."""
-_DELTAS = "DELTA_BINARY_PACKED"
 _NEIGHBOURS = 128
 """So many texts of a sample are compared with the one before."""
 _REPEATED = 8
@@ -45,10 +44,6 @@ _SHARED_MAX = 256
 """No more of them are compared."""
 _MINIBLOCK = 32
 """Deltas that share a width in DELTA_BINARY_PACKED."""
-_HEAD_BITS = 8 * 6 / 128
-"""What the head of a block takes in DELTA_BINARY_PACKED, for each of its deltas: the least delta, and a width for each miniblock."""
-_DENSE = 0.95
-"""Deltas of which compression would leave more than this are not compressed."""
 _NAMES = ("key.__raw__",)
 """Binary columns that are chosen for like texts: keys name things. Other binary columns are messages or parts of them."""
 
@@ -59,8 +54,6 @@ class Encodings:
 
     dictionary: list[str]
     others: dict[str, str]
-    uncompressed: list[str]
-    """Columns in which compression would find nothing: it would cost time to write and to read them."""
 
 
 class SharedEncodings:
@@ -90,17 +83,13 @@ def chosen(leaves: Sequence[Leaf], batches: Sequence[pa.RecordBatch]) -> Encodin
     values = [[found for column in sample.columns for found in _leaf_values(column)] for sample in samples]
     dictionary: list[str] = []
     others: dict[str, str] = {}
-    uncompressed: list[str] = []
     for place, leaf in enumerate(leaves):
-        found = [one[place] for one in values if len(one[place])]
-        encoding = _encoding(leaf, found, times)
+        encoding = _encoding(leaf, [one[place] for one in values if len(one[place])], times)
         if encoding is None:
             dictionary.append(leaf.path)
         else:
             others[leaf.path] = encoding
-        if encoding == _DELTAS and _dense([_numbers(one) for one in found]):
-            uncompressed.append(leaf.path)
-    return Encodings(dictionary, others, uncompressed)
+    return Encodings(dictionary, others)
 
 
 def _samples(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -140,12 +129,12 @@ def _encoding(leaf: Leaf, samples: list[pa.Array[Any]], times: float) -> str | N
 
 def _of_numbers(samples: list[npt.NDArray[np.int64]]) -> str | None:
     if not samples:
-        return _DELTAS
+        return "DELTA_BINARY_PACKED"
     together = np.sort(np.concatenate(samples))  # quicker than to ask numpy for the unique ones
     distinct = 1 + int(np.count_nonzero(together[1:] != together[:-1]))
     if distinct * _REPEATED > len(together):
-        return _DELTAS
-    return None if (distinct - 1).bit_length() < _delta_bits(samples) else _DELTAS
+        return "DELTA_BINARY_PACKED"
+    return None if (distinct - 1).bit_length() < _delta_bits(samples) else "DELTA_BINARY_PACKED"
 
 
 def _delta_bits(samples: list[npt.NDArray[np.int64]]) -> float:
@@ -157,21 +146,6 @@ def _delta_bits(samples: list[npt.NDArray[np.int64]]) -> float:
         spans = blocks.max(axis=1).astype(np.float64) - blocks.min(axis=1)
         widths += np.ceil(np.log2(spans + 1)).tolist()
     return sum(widths) / len(widths) if widths else 0.0
-
-
-def _dense(samples: list[npt.NDArray[np.int64]]) -> bool:
-    """Whether compression would hardly make deltas of such numbers smaller.
-
-    Packed bits are not to be had here. But the bytes of the deltas, all lowest ones first, then all next ones and so on, come to about as
-    much behind zstd as the packed bits would.
-    """
-    long = [numbers for numbers in samples if len(numbers) > _MINIBLOCK]
-    if not long:
-        return False
-    deltas = np.concatenate([np.diff(numbers) for numbers in long])
-    packed_bytes = len(deltas) * (_delta_bits(long) + _HEAD_BITS) / 8
-    planes = deltas.view(np.uint8).reshape(-1, deltas.itemsize).T.ravel()
-    return len(arrow.compress(planes, codec="zstd", asbytes=True)) > _DENSE * packed_bytes
 
 
 def _numbers(array: pa.Array[Any]) -> npt.NDArray[np.int64]:

@@ -1,59 +1,87 @@
-"""Records of segments that wait to be decoded, as places in the batches that they came in.
+"""Records of segments that wait to be decoded, as places in what was read.
 
-Pure. Promises that rows keep their order. Batches come without the column `headers` where no record has any (`without_headers`), as most
-row groups are: to slice it and put it together again takes a third of the time that small pieces take (decision 0059).
+Pure. Promises that rows keep their order. Headers stand beside the other columns, and are left out where nobody sent any, as in most row
+groups: to slice them and put them together again takes a third of the time that small pieces take (decision 0059).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from intake.format import READ_SCHEMA
+from intake.format import READ_COLUMNS, READ_SCHEMA
 from intake.layout import ArrowArray, concat_batches, copied_batches, list_array
 from intake.records import HEADERS
 
-Piece: TypeAlias = tuple[pa.RecordBatch, int, int]
-"""Rows of a batch: the batch, the first of them, how many. A twentieth of what a slice takes, which is 2.7 KB, however few its rows are."""
-
-_NO_HEADERS: ArrowArray = pa.array([], HEADERS.value_type)
+_OTHERS = [name for name in READ_COLUMNS if name != "headers"]
+_NONE: ArrowArray = list_array(np.zeros(8193, np.int32), pa.array([], HEADERS.value_type), HEADERS)
+"""Headers of records that have none, as many as most pieces have at most: to make them anew takes ten times as long as a slice."""
 _JOINED_MAX = 256
 """Pieces are sliced and put together so many at a time."""
 
 
-def without_headers(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Records (columns as `READ_SCHEMA`) for pieces: without the column of headers if none of them has a header."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Records as they wait."""
+
+    others: pa.RecordBatch
+    """The columns of `READ_SCHEMA` but for headers."""
+    headers: ArrowArray | None
+    """None: no record has any."""
+
+    @property
+    def nbytes(self) -> int:
+        """What the records take."""
+        return self.others.nbytes + (0 if self.headers is None else int(self.headers.nbytes))
+
+
+Piece: TypeAlias = tuple[Kept, int, int]
+"""Rows: of what, the first of them, how many. It takes a twentieth of a slice, which has 2.7 KB, however few its rows are."""
+
+
+def kept(records: pa.RecordBatch) -> Kept:
+    """Records (columns as `READ_SCHEMA`) for pieces; nothing is copied."""
     headers: ArrowArray = records.column("headers")
-    return records if len(headers.flatten()) else records.drop_columns(["headers"])
+    return Kept(records.select(_OTHERS), headers if len(headers.flatten()) else None)
 
 
 def together(pieces: Sequence[Piece]) -> pa.RecordBatch:
     """The rows of the pieces, columns as `READ_SCHEMA`; of a single piece not copied."""
-    return _with_headers(concat_batches(_joined(pieces)))
+    joined = _joined(pieces)
+    headers = _none(joined.others.num_rows) if joined.headers is None else joined.headers
+    columns = [headers if name == "headers" else joined.others.column(name) for name in READ_COLUMNS]
+    return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
 
 
 def copied(pieces: Sequence[Piece]) -> Piece:
     """The pieces as one in memory of its own."""
-    records = copied_batches(_joined(pieces))
-    return records, 0, records.num_rows
+    joined = _joined(pieces)
+    if len(pieces) == 1:  # not copied yet
+        headers = None if joined.headers is None else _concatenated([joined.headers])
+        joined = Kept(copied_batches([joined.others]), headers)
+    return joined, 0, joined.others.num_rows
 
 
-def _joined(pieces: Sequence[Piece]) -> list[pa.RecordBatch]:
-    """The rows of the pieces in a few batches with the same columns, one for as many pieces as may be slices at a time."""
-    if len(pieces) <= _JOINED_MAX:
-        slices = [records.slice(first, rows) for records, first, rows in pieces]
-    else:
-        slices = [copied_batches(_joined(pieces[at : at + _JOINED_MAX])) for at in range(0, len(pieces), _JOINED_MAX)]
-    alike = len({one.num_columns for one in slices}) == 1
-    return slices if alike else [_with_headers(one) for one in slices]
+def _joined(pieces: Sequence[Piece]) -> Kept:
+    if len(pieces) > _JOINED_MAX:
+        return _joined([copied(pieces[at : at + _JOINED_MAX]) for at in range(0, len(pieces), _JOINED_MAX)])
+    others = concat_batches([one.others.slice(first, rows) for one, first, rows in pieces])
+    if all(one.headers is None for one, _, _ in pieces):
+        return Kept(others, None)
+    headers = [_none(rows) if one.headers is None else one.headers.slice(first, rows) for one, first, rows in pieces]
+    return Kept(others, headers[0] if len(headers) == 1 else _concatenated(headers))
 
 
-def _with_headers(records: pa.RecordBatch) -> pa.RecordBatch:
-    if records.num_columns == len(READ_SCHEMA):
-        return records
-    none = list_array(np.zeros(records.num_rows + 1, np.int32), _NO_HEADERS, HEADERS)
-    columns = [none if name == "headers" else records.column(name) for name in READ_SCHEMA.names]
-    return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
+def _concatenated(arrays: list[ArrowArray]) -> ArrowArray:
+    return pa.concat_arrays(arrays)
+
+
+def _none(rows: int) -> ArrowArray:
+    """Headers of records that have none."""
+    if rows <= len(_NONE):
+        return _NONE.slice(0, rows)
+    return list_array(np.zeros(rows + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS)

@@ -19,7 +19,7 @@ from archiver.errors import Corrupted, Halt, RetryLater
 from archiver.events.types import DataFile
 from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
 from archiver.jobs.bounds import Columns, describe, leaves
-from archiver.jobs.pieces import Piece, copied, together
+from archiver.jobs.pieces import Kept, Piece, copied, together
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
@@ -99,8 +99,8 @@ class PlanWriter:
         """All segments were given."""
         return self._given == len(self.plan.segments)
 
-    def add(self, place: int, records: pa.RecordBatch, first: int, rows: int) -> bool:
-        """Take the records of the plan's next segment, which are so many rows of a batch; outside of the plan they count for times only.
+    def add(self, place: int, records: Kept, first: int, rows: int) -> bool:
+        """Take the records of the plan's next segment, which are so many rows of `records`; outside of the plan they count for times only.
 
         Whether so many are held that they should be decoded now, or none come behind them. Raises `Halt` if it is not the one in that
         place.

@@ -17,7 +17,7 @@ from archiver.errors import ArchiverError, Corrupted, NotFound, OutcomeUnknown, 
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import Conflict
 from archiver.jobs.bundle import written_together
-from archiver.jobs.pieces import without_headers
+from archiver.jobs.pieces import Kept, kept
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
@@ -137,7 +137,7 @@ class _Demultiplexer:
         """The records of a row group to everyone who needs some of them. This loop runs for every segment there is: it does little."""
         self._held_bytes += part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows
         try:
-            kept, start = _trimmed(records, part)
+            trimmed, start = _trimmed(records, part)
         except Exception as error:  # noqa: BLE001 - those who need it fail, so that nobody goes on without it
             for owner, *_ in part.lines:
                 yield from self._fail(owner, *_verdict(error))
@@ -150,11 +150,11 @@ class _Demultiplexer:
                 yield from self._fail(owner, *_intake_verdict(beyond(part.file, part.row_group, records.num_rows)))
                 continue
             try:
-                if work.writer.add(place, kept, first - start, rows):
+                if work.writer.add(place, trimmed, first - start, rows):
                     yield from self._decode(owner, work)
             except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
                 yield from self._fail(owner, *_verdict(error))
-        self._pinned_bytes += kept.nbytes + _PIECE_BYTES * len(part.lines)
+        self._pinned_bytes += trimmed.nbytes + _PIECE_BYTES * len(part.lines)
         yield from self._bound_memory()
 
     def _decode(self, owner: int, work: _Work) -> Iterator[PlanResult]:
@@ -221,12 +221,12 @@ class _Demultiplexer:
         work.writer.discard()
 
 
-def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[pa.RecordBatch, int]:
+def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[Kept, int]:
     """What is to be kept of a row group's records, and its first row: what is wanted may wait for long, and is mostly in one place."""
     start, end = part.lines[0][2], part.end_row
     if end - start > _TRIMMED_BELOW * records.num_rows:
-        return without_headers(records), 0
-    return copied_batches([without_headers(records.slice(start, end - start))]), start
+        return kept(records), 0
+    return kept(copied_batches([records.slice(start, end - start)])), start
 
 
 def _intake_verdict(error: Exception) -> tuple[ErrorKind, str]:

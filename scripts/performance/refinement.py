@@ -35,8 +35,8 @@ def limit(results: Results) -> Section:
     intro = f"""
         {records} records of each message, {whole(found.number("partitions"))} partitions. *The libraries* are pyarrow and ptars
         alone, a process per core: read the same intake files, decode, encode again and compare, write one synced Parquet file each,
-        zstd at the level of archives, with pyarrow's own options and with those of archives: encodings and compression chosen from the
-        same data, statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark*
+        zstd at the level of archives, with pyarrow's own options and with those of archives: encodings chosen from the same data,
+        statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark*
         runs from planning to stored archives on a warm session; a *whole run* is what `archiver archive` drives: it also reads the log,
         tells the ledger and commits to a table on a SQL catalog. CPU seconds are those of all processes, the JVM and its workers among
         them. Ratios are of the same repetition; 1 would be as fast as the bare libraries. A task runs alone on its core, everything
@@ -44,8 +44,7 @@ def limit(results: Results) -> Section:
     beyond = """
         Beyond what the libraries do, a task splits the stream into an archive per partition, computes ingest times and record
         digests, finds map keys that are there twice and fields that are unknown, and stores an object per partition durably. Encodings
-        are chosen from the data (decisions [0047](decisions/0047-encodings-from-the-first-rows.md),
-        [0059](decisions/0059-what-is-not-compressed.md)). Where the time goes (the task's by
+        are chosen from the data ([decision 0047](decisions/0047-encodings-from-the-first-rows.md)). Where the time goes (the task's by
         a profile, which itself takes some; the last line is what refinement on Spark takes more than a task, 0 where it takes less):"""
     names = [f"{name}, {one.number('raw_bytes_per_record'):.0f} B" for name, one in shapes.items()]
     head = f"thousand records per core-second, {whole(found.number('repetitions'))} repetitions"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +16,7 @@ from archiver.errors import Corrupted, Halt
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import footer_values
 from archiver.jobs.encodings import ROWS_MIN
+from archiver.jobs.pieces import kept
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import PlanResult, RefineOptions, pack, unpack_result, unpack_task
@@ -328,7 +328,7 @@ def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(inta
     (plan,) = intake.plans(topic)
     task = task_of(intake, [plan])
     writer = PlanWriter(plan, TopicRows(task.topics[topic], task.options), CLUSTER, store, task.options)
-    (records,) = [batch for _, batch in IntakeReader(store).row_groups(plan.segments[0].file, [0])]
+    (records,) = [kept(batch) for _, batch in IntakeReader(store).row_groups(plan.segments[0].file, [0])]
     with pytest.raises(Halt, match="segment 0 of the plan comes next, not 1"):
         writer.add(1, records, 0, 3)
     assert writer.add(0, records, 0, 2)
@@ -368,21 +368,6 @@ def test_small_archives_of_a_topic_share_encodings_within_a_task(intake: Intake)
     assert _key_encoding(intake, alone) == "RLE_DICTIONARY"
     assert alone.files[0].archive.records_digest == second.files[0].archive.records_digest
     assert table_of(intake, alone) == table_of(intake, second)
-
-
-@pytest.mark.parametrize("rows", [ROWS_MIN, ROWS_MIN - 1], ids=["looked at", "too few for a look"])
-def test_columns_in_which_compression_finds_nothing_are_left_as_they_are(intake: Intake, rows: int) -> None:
-    topic = intake.topic("raw")
-    times = np.random.default_rng(3).integers(0, 1 << 40, rows).tolist()
-    intake.file({(topic, 0): [Row(NOW, event_us=time) for time in times]})
-    (result,) = refine(intake, intake.plans(topic))
-    assert kafka(table_of(intake, result), "event_timestamp") == times
-    objects: Any = intake.objects
-    group = pq.read_metadata(objects.root / result.files[0].archive.key).row_group(0)
-    columns = [group.column(place) for place in range(group.num_columns)]
-    assert {column.compression for column in columns} <= {"ZSTD", "UNCOMPRESSED"}
-    uncompressed = [column.path_in_schema for column in columns if column.compression != "ZSTD"]
-    assert uncompressed == (["kafka.event_timestamp"] if rows == ROWS_MIN else [])
 
 
 def _key_encoding(intake: Intake, result: PlanResult) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
+from archiver.jobs.pieces import Kept, Piece
+from archiver.jobs.pieces import copied as copied_pieces
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import RefineOptions
 from archiver.objects.local import LocalObjectStore
-from intake.layout import copied_batches
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import rows_of
 from tests.support.refining import NOW, kafka, refine, table_of
@@ -27,13 +27,14 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Rows of each copy that a writer made of what waits to be decoded."""
     found: list[int] = []
 
-    def counted(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        made = copied_batches(batches)
-        assert made.get_total_buffer_size() < made.nbytes + 1000, "it points into no row group"
-        found.append(made.num_rows)
+    def counted(waiting: Sequence[Piece]) -> Piece:
+        made = copied_pieces(waiting)
+        assert made[0].others.get_total_buffer_size() < made[0].nbytes + 1000, "it points into no row group"
+        found.append(made[2])
         return made
 
-    monkeypatch.setattr("archiver.jobs.pieces.copied_batches", counted)
+    for module in ("pieces", "plan_writer"):
+        monkeypatch.setattr(f"archiver.jobs.{module}.copied", counted)
     return found
 
 
@@ -58,8 +59,8 @@ def test_of_a_row_group_only_what_is_wanted_is_kept(intake: Intake, copied: list
     pinned: list[int] = []
     real = PlanWriter.add
 
-    def add(self: PlanWriter, place: int, records: pa.RecordBatch, first: int, rows: int) -> bool:
-        pinned.append(records.get_total_buffer_size())
+    def add(self: PlanWriter, place: int, records: Kept, first: int, rows: int) -> bool:
+        pinned.append(records.others.get_total_buffer_size())
         return real(self, place, records, first, rows)
 
     monkeypatch.setattr(PlanWriter, "add", add)

@@ -119,8 +119,8 @@ class Lake:
     """Of their table, as Iceberg has it."""
     readings: list[dict[str, Any]] = field(default_factory=list)
     """The fields of each, by offset."""
-    encodings: dict[str, tuple[set[str], str]] = field(default_factory=dict)
-    """Of each column of their archive: encodings and compression, as its footer has them."""
+    encodings: dict[str, set[str]] = field(default_factory=dict)
+    """Of each column of their archive, as its footer has them."""
 
     def tables(self, topic: str = "orders") -> dict[str, Any]:
         """What `archiver tables` tells of a topic's table."""
@@ -209,7 +209,7 @@ def _fill_readings(lake: Lake) -> None:
         with objects.open_input(archive) as source:
             group = pq.read_metadata(source).row_group(0)
     columns = [group.column(place) for place in range(group.num_columns)]
-    lake.encodings = {one.path_in_schema: ({*map(str, one.encodings)} - {"RLE"}, str(one.compression)) for one in columns}
+    lake.encodings = {one.path_in_schema: {*map(str, one.encodings)} - {"RLE"} for one in columns}
 
 
 def _example(row: PageRow, everything: bytes) -> bytes:

@@ -106,7 +106,7 @@ def test_few_rows_are_not_looked_at() -> None:
     assert encoding_of(names) == {"it": DICTIONARY}
     assert encoding_of(RANDOM.integers(1, 9, ROWS_MIN - 1)) == {"it": DELTA}
     schema = batches_of(names)[0].schema
-    assert chosen(leaves(schema), []) == Encodings(["it"], {}, [])
+    assert chosen(leaves(schema), []) == Encodings(["it"], {})
 
 
 @pytest.mark.parametrize("rest", [1, 3, 500])
@@ -136,50 +136,11 @@ def test_whatever_is_chosen_gives_the_values_back(later: str) -> None:
     schema = pa.schema([numbered(field, place) for place, field in enumerate(first.schema, 1)])
     table = pa.concat_tables([first, first if later == "fits" else odd]).cast(schema)
     found = chosen(leaves(schema), first.cast(schema).to_batches())
-    assert found == Encodings(["n"], {"s": PREFIX}, [])
+    assert found == Encodings(["n"], {"s": PREFIX})
     file = io.BytesIO()
     with pq.ParquetWriter(file, schema, use_dictionary=found.dictionary, column_encoding=found.others) as writer:  # type: ignore[arg-type]
         writer.write_table(table, row_group_size=ROWS)
     assert pq.read_table(file).equals(table.cast(pq.read_schema(file)))
-
-
-TICKS = RANDOM.integers(0, 1 << 30, 300)
-
-
-@pytest.mark.parametrize(
-    ("column", "dense"),
-    [
-        (RANDOM.integers(0, 1 << 20, ROWS), True),
-        (RANDOM.integers(0, 1 << 40, ROWS), True),
-        (RANDOM.integers(-(1 << 63), (1 << 63) - 1, ROWS), True),
-        (RANDOM.integers(0, 1 << 31, ROWS).astype(np.int32), True),
-        (np.cumsum(RANDOM.integers(0, 1000, ROWS)), True),
-        (pa.array(RANDOM.integers(0, 1 << 50, ROWS), pa.timestamp("us", "UTC")), True),
-        ([None, *RANDOM.integers(0, 1 << 40, ROWS - 1).tolist()], True),
-        (np.arange(ROWS), False),
-        (np.repeat(7, ROWS), False),
-        (np.resize(TICKS, ROWS), False),  # the same again and again
-        (np.where(RANDOM.random(ROWS) < 0.2, RANDOM.integers(0, 1 << 40, ROWS), 0), False),  # the large ones widen each block
-        (np.cumsum(RANDOM.integers(0, 50, ROWS)) * 1000, False),  # milliseconds in microseconds
-        (pa.nulls(ROWS, pa.int64()), False),
-        ([None] * (ROWS - 20) + list(range(20)), False),
-        (RANDOM.uniform(0, 1, ROWS), False),  # no deltas
-        (RANDOM.integers(0, 1 << 40, ROWS_MIN - 1), False),  # not looked at
-    ],
-)
-def test_deltas_are_compressed_where_compression_finds_something(column: Any, dense: bool) -> None:
-    """Seen by what the writer makes of them, too."""
-    batches = batches_of(column)
-    found = chosen(leaves(batches[0].schema), batches)
-    assert found.uncompressed == (["it"] if dense else [])
-    if found.others["it"] != DELTA or len(column) < ROWS_MIN:
-        return
-    file = io.BytesIO()
-    table = pa.Table.from_batches(batches)
-    pq.write_table(table, file, compression="zstd", use_dictionary=False, column_encoding=found.others, write_statistics=False)
-    written = pq.read_metadata(file).row_group(0).column(0)
-    left = written.total_compressed_size / written.total_uncompressed_size
-    assert (left > 0.95) if dense else (left < 0.9 or written.total_uncompressed_size < 1000)
 
 
 def shared(encodings: SharedEncodings, column: Any) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.jobs.pieces import Piece, copied, together, without_headers
+from archiver.jobs.pieces import Piece, copied, kept, together
 from intake.format import READ_SCHEMA
 
 NONE: list[tuple[str, bytes]] = []
@@ -31,14 +31,25 @@ def batch(headers: Sequence[list[tuple[str, bytes]]], first: int = 0) -> pa.Reco
     return pa.RecordBatch.from_pylist(rows, schema=READ_SCHEMA)
 
 
-def test_only_records_without_any_header_do_without_the_column() -> None:
+def test_headers_are_left_out_only_where_there_are_none() -> None:
     mixed = batch([SOME, NONE, NONE, SOME])
-    assert without_headers(mixed) is mixed
-    assert without_headers(batch([NONE, NONE])).schema == READ_SCHEMA.remove(READ_SCHEMA.get_field_index("headers"))
-    inside = without_headers(mixed.slice(1, 2))  # of its neighbours nothing counts
-    assert "headers" not in inside.schema.names
-    assert together([(inside, 0, 2)]).to_pylist() == mixed.slice(1, 2).to_pylist()
-    assert without_headers(mixed.slice(1, 3)).num_columns == len(READ_SCHEMA)
+    assert kept(mixed).headers is not None
+    assert kept(batch([NONE, NONE])).headers is None
+    inside = mixed.slice(1, 2)
+    assert kept(inside).headers is None, "of its neighbours nothing counts"
+    assert together([(kept(inside), 0, 2)]).to_pylist() == inside.to_pylist()
+    assert kept(mixed.slice(1, 3)).headers is not None
+
+
+@pytest.mark.parametrize("rows", [8191, 8192, 8193, 20_000])
+def test_many_rows_without_headers(rows: int) -> None:
+    found = together([(kept(batch([NONE] * rows)), 0, rows)])
+    found.validate(full=True)
+    assert found.num_rows == rows
+    assert found.column("headers").to_pylist() == [NONE] * rows
+    again = together([(kept(batch([SOME])), 0, 1), (kept(found), 0, rows)])
+    assert again.column("value").to_pylist() == [b"v0", *(b"v%d" % number for number in range(rows))]
+    assert [len(one or ()) for one in again.column("headers").to_pylist()] == [2] + [0] * rows
 
 
 @pytest.mark.parametrize("of_each", [1, 3], ids=["small", "in slices"])
@@ -47,7 +58,7 @@ def test_only_records_without_any_header_do_without_the_column() -> None:
 def test_rows_come_in_their_order(with_headers: str, count: int, of_each: int) -> None:
     places = {"none": [], "all": range(count), "the first": [0], "the last": [count - 1], "some": range(2, count, 7)}[with_headers]
     whole = [batch([SOME if place in places else NONE] * 4, 4 * place) for place in range(count)]
-    pieces: list[Piece] = [(without_headers(one), 1, of_each) for one in whole]
+    pieces: list[Piece] = [(kept(one), 1, of_each) for one in whole]
     wanted = [row for one in whole for row in one.slice(1, of_each).to_pylist()]
     for found in (together(pieces), together([copied(pieces)]), together([copied(pieces[:1]), *pieces[1:]])):
         assert found.schema == READ_SCHEMA
@@ -55,9 +66,15 @@ def test_rows_come_in_their_order(with_headers: str, count: int, of_each: int) -
         assert found.to_pylist() == wanted
 
 
-def test_what_was_copied_points_into_nothing_that_was_read() -> None:
-    read = without_headers(batch([NONE] * 5))
-    records, first, rows = copied([(read, 1, 3)])
-    assert (first, rows) == (0, 3)
-    addresses = {buffer.address for column in read.columns for buffer in column.buffers() if buffer is not None}
-    assert not addresses & {buffer.address for column in records.columns for buffer in column.buffers() if buffer is not None}
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_what_was_copied_points_into_nothing_that_was_read(pieces: int) -> None:
+    read = kept(batch([NONE, SOME, NONE, NONE, SOME]))
+    own, first, rows = copied([(read, 1, 3)] * pieces)
+    assert (first, rows) == (0, 3 * pieces)
+    addresses: list[set[int]] = []
+    for one in (read, own):
+        assert one.headers is not None
+        buffers = [buffer for column in (*one.others.columns, one.headers) for buffer in column.buffers()]
+        addresses.append({buffer.address for buffer in buffers if buffer is not None and buffer.size})
+    assert not addresses[0] & addresses[1]
+    assert own.nbytes < 1000 * pieces
