@@ -175,10 +175,15 @@ def _binary_column(batch: pa.RecordBatch, name: str) -> ArrowArray:
     return column
 
 
+def no_headers(rows: int) -> ArrowArray:
+    """The headers of so many records that have none."""
+    return list_array(np.zeros(rows + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS)
+
+
 def _headers_column(batch: pa.RecordBatch) -> ArrowArray:
     rows = batch.num_rows
     if "headers" not in batch.schema.names or pa.types.is_null(batch.column("headers").type):
-        return list_array(np.zeros(rows + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS)
+        return no_headers(rows)
     column: ArrowArray = batch.column("headers")
     try:
         if column.type != HEADERS:

@@ -10,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from intake.format import READ_COLUMNS, READ_SCHEMA
-from intake.layout import ArrowArray, concat_batches, copied_batches, list_array
-from intake.records import HEADERS
+from intake.layout import ArrowArray, copied_batches
+from intake.records import no_headers
 
 _OTHERS = [name for name in READ_COLUMNS if name != "headers"]
-_NONE: ArrowArray = list_array(np.zeros(8193, np.int32), pa.array([], HEADERS.value_type), HEADERS)
-"""Headers of records that have none, as many as most pieces have at most: to make them anew takes ten times as long as a slice."""
+_NONE = no_headers(8192)
+"""As many as most pieces have at most: to make them anew takes ten times as long as a slice."""
 _JOINED_MAX = 256
 """Pieces are sliced and put together so many at a time."""
 
@@ -51,37 +50,32 @@ def kept(records: pa.RecordBatch) -> Kept:
 
 def together(pieces: Sequence[Piece]) -> pa.RecordBatch:
     """The rows of the pieces, columns as `READ_SCHEMA`; of a single piece not copied."""
-    joined = _joined(pieces)
-    headers = _none(joined.others.num_rows) if joined.headers is None else joined.headers
-    columns = [headers if name == "headers" else joined.others.column(name) for name in READ_COLUMNS]
+    if len(pieces) == 1:
+        found, first, rows = pieces[0]
+    else:
+        found = _joined(pieces)
+        first, rows = 0, found.others.num_rows
+    others = found.others.slice(first, rows)
+    headers = _none(rows) if found.headers is None else found.headers.slice(first, rows)
+    columns = [headers if name == "headers" else others.column(name) for name in READ_COLUMNS]
     return pa.RecordBatch.from_arrays(columns, schema=READ_SCHEMA)
 
 
 def copied(pieces: Sequence[Piece]) -> Piece:
     """The pieces as one in memory of its own."""
     joined = _joined(pieces)
-    if len(pieces) == 1:  # not copied yet
-        headers = None if joined.headers is None else _concatenated([joined.headers])
-        joined = Kept(copied_batches([joined.others]), headers)
     return joined, 0, joined.others.num_rows
 
 
 def _joined(pieces: Sequence[Piece]) -> Kept:
     if len(pieces) > _JOINED_MAX:
         return _joined([copied(pieces[at : at + _JOINED_MAX]) for at in range(0, len(pieces), _JOINED_MAX)])
-    others = concat_batches([one.others.slice(first, rows) for one, first, rows in pieces])
+    others = copied_batches([one.others.slice(first, rows) for one, first, rows in pieces])
     if all(one.headers is None for one, _, _ in pieces):
         return Kept(others, None)
     headers = [_none(rows) if one.headers is None else one.headers.slice(first, rows) for one, first, rows in pieces]
-    return Kept(others, headers[0] if len(headers) == 1 else _concatenated(headers))
-
-
-def _concatenated(arrays: list[ArrowArray]) -> ArrowArray:
-    return pa.concat_arrays(arrays)
+    return Kept(others, pa.concat_arrays(headers))
 
 
 def _none(rows: int) -> ArrowArray:
-    """Headers of records that have none."""
-    if rows <= len(_NONE):
-        return _NONE.slice(0, rows)
-    return list_array(np.zeros(rows + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS)
+    return _NONE.slice(0, rows) if rows <= len(_NONE) else no_headers(rows)

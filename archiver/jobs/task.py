@@ -17,7 +17,7 @@ from archiver.errors import ArchiverError, Corrupted, NotFound, OutcomeUnknown, 
 from archiver.ids import TopicId
 from archiver.jobs.archive_file import Conflict
 from archiver.jobs.bundle import written_together
-from archiver.jobs.pieces import Kept, kept
+from archiver.jobs.pieces import Kept, copied, kept
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
@@ -25,7 +25,6 @@ from archiver.jobs.rows import TopicRows
 from archiver.jobs.wanted import Part, wanted_parts
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
-from intake.layout import copied_batches
 from intake.reader import IntakeReader, beyond
 
 _PIECE_BYTES = 200
@@ -226,7 +225,7 @@ def _trimmed(records: pa.RecordBatch, part: Part) -> tuple[Kept, int]:
     start, end = part.lines[0][2], part.end_row
     if end - start > _TRIMMED_BELOW * records.num_rows:
         return kept(records), 0
-    return kept(copied_batches([records.slice(start, end - start)])), start
+    return copied([(kept(records.slice(start, end - start)), 0, end - start)])[0], start
 
 
 def _intake_verdict(error: Exception) -> tuple[ErrorKind, str]:

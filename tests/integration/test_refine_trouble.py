@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver import failpoints
+from archiver.jobs.pieces import Piece, copied
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import RefineOptions
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
-from intake.layout import copied_batches
 from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, Numbers, Segments
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import order, order_schema, raw_schema
@@ -204,13 +204,13 @@ def test_missing_memory_for_what_is_kept_of_a_row_group_is_to_be_tried_again(
         intake.file({(topic, p): [Row(NOW + number * DAY, b"%d" % number)] * 3 for p in range(3)})
     calls: list[int] = []
 
-    def failing(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-        calls.append(len(batches))
+    def failing(pieces: Sequence[Piece]) -> Piece:
+        calls.append(len(pieces))
         if len(calls) == 2:
             raise pa.ArrowMemoryError("no memory left")
-        return copied_batches(batches)
+        return copied(pieces)
 
-    monkeypatch.setattr("archiver.jobs.task.copied_batches", failing)
+    monkeypatch.setattr("archiver.jobs.task.copied", failing)
     one, other = refine(intake, [*intake.plans(topic, 0), *intake.plans(topic, 1)])
     assert (one.error, other.error, list(store.list("archive/"))) == ("retry", "retry", [])
     monkeypatch.undo()
