@@ -466,8 +466,9 @@ class Application(Upkeep):
 
     def _refine_options(self) -> RefineOptions:
         armed = self._environ.get(failpoints.VARIABLE, "") if self.settings.testing.failpoints else ""
+        archive = self.settings.archive
         return RefineOptions(
-            zstd_level=self.settings.archive.zstd_level, open_writers_max=self.settings.archive.open_writers_max, failpoints=armed
+            zstd_level=archive.zstd_level, open_writers_max=archive.open_writers_max, uploads_max=archive.uploads_max, failpoints=armed
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +18,13 @@ import pyarrow as pa
 
 from archiver.errors import Corrupted, Halt, RetryLater
 from archiver.events.types import DataFile
-from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive, publish
+from archiver.jobs.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive
 from archiver.jobs.bounds import Columns, describe, leaves
 from archiver.jobs.pieces import Kept, Piece, copied, together
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.refined import RefineOptions, WrittenFile
 from archiver.jobs.rows import TopicRows
+from archiver.jobs.uploads import Upload, Uploads
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.paths import archive_key, partition_value_of
 from archiver.objects.store import ObjectStore
@@ -52,18 +54,31 @@ class _OpenFile:
         self.decode_errors: Counter[tuple[str, str]] = Counter()
 
 
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """An archive that is complete and on its way into the store."""
+
+    file: _OpenFile
+    spooled: SpooledArchive
+    upload: Upload
+
+
 class PlanWriter:
-    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, then `finish`; or `discard` it at any time.
+    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, `finish`, then ask for the `outcome`; or
+    `discard` it at any time before.
 
     What can be done for many segments at a time is not done for each: one may have a single record. Raises `Corrupted` if the plan's
     segments do not follow each other.
     """
 
-    def __init__(self, plan: Plan, rows: TopicRows, cluster_id: str, objects: ObjectStore, options: RefineOptions) -> None:
+    def __init__(
+        self, plan: Plan, rows: TopicRows, cluster_id: str, objects: ObjectStore, uploads: Uploads, options: RefineOptions
+    ) -> None:
         self.plan = plan
         self._rows = rows
         self._cluster_id = cluster_id
         self._objects = objects
+        self._uploads = uploads
         self._options = options
         self._reached = _reached(plan)
         lines = plan.segments.numbers
@@ -80,6 +95,7 @@ class PlanWriter:
         """So many of the first pieces point into no intake row group."""
         self._file: _OpenFile | None = None
         self._begun = False
+        self._leaving: _Leaving | None = None
         self._stored: list[WrittenFile] = []
         self._conflict: Conflict | None = None
 
@@ -178,7 +194,8 @@ class PlanWriter:
         for value, end in self._runs(ingest_us, start, stop):
             base, last = int(offsets[start]), int(offsets[end - 1])
             if self._file is not None and self._file.value != value:
-                self._store_file(base)
+                self._hand_over(base)
+                self._await_stored()
             if self._conflict is not None:
                 return
             file = self._file or self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[start]))
@@ -224,8 +241,8 @@ class PlanWriter:
         self._begun = True
         return self._file
 
-    def _store_file(self, end: int) -> None:
-        """Finish and store the open file, which reaches to offset `end`; a conflict is remembered and ends the plan."""
+    def _hand_over(self, end: int) -> None:
+        """Finish the open file, which reaches to offset `end`, and let it be stored."""
         file = self._file
         if file is None:
             return
@@ -233,17 +250,21 @@ class PlanWriter:
         self._file = None
         topic = self._rows.topic
         key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, end, self.plan.epoch)
-        stored = publish(self._objects, key, spooled)
+        self._leaving = _Leaving(file, spooled, self._uploads.begin(key, spooled))
+
+    def _await_stored(self) -> None:
+        """Wait for the file that was handed over; a conflict is remembered and ends the plan."""
+        if self._leaving is None:
+            return
+        leaving, self._leaving = self._leaving, None
+        file, stored = leaving.file, leaving.upload.result()
         if not isinstance(stored, Conflict) and stored.adopted:
-            stored = _unless_given_up(stored, topic.schema)
+            stored = _unless_given_up(stored, self._rows.topic.schema)
         if isinstance(stored, Conflict):
             self._conflict = self._conflict or stored
             return
-        self._stored.append(
-            WrittenFile(
-                self._archive(file, spooled, stored), data_file_of(self._objects, self._rows, file.value, stored), dict(file.decode_errors)
-            )
-        )
+        data_file = data_file_of(self._objects, self._rows, file.value, stored)
+        self._stored.append(WrittenFile(self._archive(file, leaving.spooled, stored), data_file, dict(file.decode_errors)))
 
     def _footer(self, file: _OpenFile, end: int) -> Footer:
         topic = self._rows.topic
@@ -278,15 +299,24 @@ class PlanWriter:
             ingest_max_us=file.ingest_max_us,
         )
 
-    def finish(self) -> tuple[WrittenFile, ...] | Conflict:
-        """Store the last file. Raises `Halt` if records of the plan never came."""
+    def finish(self) -> None:
+        """Hand over the last file, to be stored while others go on. Raises `Halt` if records of the plan never came."""
         if not self.complete or self._reached != self.plan.end:
             raise Halt(
                 f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at "
                 f"{self._reached}; {self._given} of its {len(self.plan.segments)} segments came"
             )
         self.decode()
-        self._store_file(self.plan.end)
+        self._hand_over(self.plan.end)
+
+    @property
+    def stored(self) -> bool:
+        """The outcome is there: asking for it does not wait."""
+        return self._leaving is None or self._leaving.upload.done()
+
+    def outcome(self) -> tuple[WrittenFile, ...] | Conflict:
+        """What became of a finished plan. Waits for its last file, and raises whatever storing that raised."""
+        self._await_stored()
         return self._conflict or tuple(self._stored)
 
     @property
@@ -295,7 +325,7 @@ class PlanWriter:
         return self._conflict
 
     def discard(self) -> None:
-        """Forget everything and remove the spool file; files stored already stay."""
+        """Forget everything and remove the spool file; files that are stored, or handed over to be, stay."""
         self._pieces, self._own = [], 0
         if self._file is not None:
             self._file.writer.discard()

@@ -8,6 +8,7 @@ does not need the same bytes. Must never raise because of what is in a record or
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
 from archiver.jobs.rows import TopicRows
+from archiver.jobs.uploads import Uploads
 from archiver.jobs.wanted import Part, wanted_parts
 from archiver.objects.open import open_store
 from archiver.objects.store import ObjectStore
@@ -41,8 +43,9 @@ def run_bundle(task: TaskDescriptor, objects: ObjectStore | None = None) -> Iter
     """
     store = open_store(task.place, task.cluster_id) if objects is None else objects
     topics: dict[TopicId, TopicRows] = {}
-    for plans in written_together(task.plans, task.options.open_writers_max, task.options.writer_bytes):
-        yield from _Demultiplexer(task, plans, store, topics).run()
+    with Uploads(store, task.options.uploads_max) as uploads:
+        for plans in written_together(task.plans, task.options.open_writers_max, task.options.writer_bytes):
+            yield from _Demultiplexer(task, plans, store, uploads, topics).run()
 
 
 @dataclass(slots=True)
@@ -57,15 +60,20 @@ class _Work:
 class _Demultiplexer:
     """Reads the intake files in the order of the log and gives the records of each segment to the plans that need it."""
 
-    def __init__(self, task: TaskDescriptor, plans: Sequence[Plan], objects: ObjectStore, topics: dict[TopicId, TopicRows]) -> None:
+    def __init__(
+        self, task: TaskDescriptor, plans: Sequence[Plan], objects: ObjectStore, uploads: Uploads, topics: dict[TopicId, TopicRows]
+    ) -> None:
         self._task = task
         self._objects = objects
+        self._uploads = uploads
         self._reader = IntakeReader(objects)
         self._topics = topics
         self._plans = plans
         self._works: list[_Work] = []
         self._open: dict[int, _Work] = {}
         """Those that are not settled, by their place among the works."""
+        self._leaving: deque[_Work] = deque()
+        """Settled but for their last archive, which is on its way into the store."""
         self._pinned_bytes = 0
         """What row groups take of which something may wait to be decoded, if nothing was copied out of them since."""
         self._pinned_next = task.options.buffer_bytes // 4
@@ -81,7 +89,8 @@ class _Demultiplexer:
             for parts in wanted_parts([work.plan for work in self._works]):
                 yield from self._read(parts)
             for owner, work in list(self._open.items()):
-                yield self._finish(owner, work)
+                yield from self._finish(owner, work)
+            yield from self._stored(0)
         finally:
             for work in self._open.values():
                 work.writer.discard()
@@ -97,7 +106,7 @@ class _Demultiplexer:
             yield PlanResult.failed(plan, "retry" if kind == "retry" else "failed", why)
             return
         try:
-            work = _Work(plan, PlanWriter(plan, rows, self._task.cluster_id, self._objects, self._task.options))
+            work = _Work(plan, PlanWriter(plan, rows, self._task.cluster_id, self._objects, self._uploads, self._task.options))
         except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
             yield PlanResult.failed(plan, *_verdict(error))
             return
@@ -163,7 +172,7 @@ class _Demultiplexer:
             work.writer.decode()
             self._held_bytes += work.writer.held_bytes - before
         if work.writer.complete or work.writer.conflict is not None:
-            yield self._finish(owner, work)
+            yield from self._finish(owner, work)
 
     def _bound_memory(self) -> Iterator[PlanResult]:
         """Free row groups that small slices keep alive; close the fullest writer's row group when all hold too much."""
@@ -193,18 +202,31 @@ class _Demultiplexer:
     def _count_held(self) -> int:
         return sum(work.writer.held_bytes for work in self._open.values())
 
-    def _finish(self, owner: int, work: _Work) -> PlanResult:
-        """Settle a plan whose segments have all come."""
+    def _finish(self, owner: int, work: _Work) -> Iterator[PlanResult]:
+        """Settle a plan whose segments have all come: it is stored while others go on."""
         try:
-            outcome = work.writer.conflict or work.writer.finish()
-            if isinstance(outcome, Conflict):
-                result = PlanResult.failed(work.plan, "conflict", outcome.why)
-            else:
-                result = PlanResult.done(work.plan, outcome)
+            if work.writer.conflict is None:
+                work.writer.finish()
         except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
-            result = PlanResult.failed(work.plan, *_verdict(error))
+            yield from self._fail(owner, *_verdict(error))
+            return
         self._settle(owner)
-        return result
+        self._leaving.append(work)
+        yield from self._stored(self._task.options.uploads_max)
+
+    def _stored(self, under_way_max: int) -> Iterator[PlanResult]:
+        """Results of plans that are stored by now; waits for the oldest while more than so many are under way."""
+        while self._leaving and (len(self._leaving) > under_way_max or self._leaving[0].writer.stored):
+            work = self._leaving.popleft()
+            try:
+                outcome = work.writer.outcome()
+            except Exception as error:  # noqa: BLE001 - a plan's trouble, whatever it is, must not stop its neighbours
+                yield PlanResult.failed(work.plan, *_verdict(error))
+                continue
+            if isinstance(outcome, Conflict):
+                yield PlanResult.failed(work.plan, "conflict", outcome.why)
+            else:
+                yield PlanResult.done(work.plan, outcome)
 
     def _fail(self, owner: int, kind: ErrorKind, why: str) -> Iterable[PlanResult]:
         """Settle a plan with an error; nothing if it is settled already."""

@@ -22,6 +22,7 @@ from archiver.jobs.plan_writer import PlanWriter
 from archiver.jobs.refined import PlanResult, RefineOptions, pack, unpack_result, unpack_task
 from archiver.jobs.rows import TopicRows
 from archiver.jobs.task import run_bundle
+from archiver.jobs.uploads import Uploads
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
 from archiver.schema.codec import RecordCodec
@@ -327,7 +328,7 @@ def test_a_writer_that_is_given_fewer_rows_than_the_log_says_stores_nothing(inta
     intake.file({(topic, 0): [Row(NOW)] * 3})
     (plan,) = intake.plans(topic)
     task = task_of(intake, [plan])
-    writer = PlanWriter(plan, TopicRows(task.topics[topic], task.options), CLUSTER, store, task.options)
+    writer = PlanWriter(plan, TopicRows(task.topics[topic], task.options), CLUSTER, store, Uploads(store, 0), task.options)
     (records,) = [kept(batch) for _, batch in IntakeReader(store).row_groups(plan.segments[0].file, [0])]
     with pytest.raises(Halt, match="segment 0 of the plan comes next, not 1"):
         writer.add(1, records, 0, 3)

@@ -82,10 +82,14 @@ def test_a_task_reads_each_intake_file_once_and_puts_each_archive_once(server: S
     faults.counts()
     results = list(run_bundle(filled.task()))
     assert [result.error for result in results] == [None, None]
-    assert faults.counts() == {"identity": 1, "get": FILES, "put": 2}
+    counts = faults.counts()
+    assert counts.pop("identity") in (1, 2)  # both archives are on their way at a time, and may both ask first whose bucket it is
+    assert counts == {"get": FILES, "put": 2}
     again = list(run_bundle(filled.task()))
     assert [one.archive.key for result in again for one in result.files] == [one.archive.key for result in results for one in result.files]
-    assert faults.counts() == {"identity": 1, "get": FILES + 4, "put": 2}  # refused; adopted when it was read whole
+    counts = faults.counts()
+    assert counts.pop("identity") in (1, 2)
+    assert counts == {"get": FILES + 4, "put": 2}  # refused; adopted when it was read whole
 
 
 def test_the_footer_of_an_archive_is_one_request(server: S3Server, faults: S3Faults) -> None:

@@ -1,0 +1,179 @@
+"""A refinement task that goes on while its archives are stored: how many at a time, and what becomes of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.errors import Halt, OutcomeUnknown, RetryLater
+from archiver.jobs.refined import PlanResult, RefineOptions, TaskDescriptor
+from archiver.jobs.task import run_bundle
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.paths import parse_archive_key
+from tests.support.intake_files import Intake, Row
+from tests.support.refining import DAY, NOW, task_of
+
+PATIENCE_S = 30.0
+PARTITIONS = 6
+
+
+class Watched:
+    """A store that tells what is being created, and does to a create of an archive what a test wants before it."""
+
+    def __init__(self, store: LocalObjectStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self.under_way = 0
+        self.most = 0
+        self.threads: set[int] = set()
+        self.created: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def create_from_file(self, key: str, path: Path) -> None:
+        with self._lock:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            self.threads.add(threading.get_ident())
+        try:
+            self.before(key)
+            self._store.create_from_file(key, path)
+            self.created.append(key)
+        finally:
+            with self._lock:
+                self.under_way -= 1
+
+    def before(self, key: str) -> None:
+        """Nothing; a test replaces it."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Watched:
+    return Watched(LocalObjectStore(tmp_path / "data"))
+
+
+def task_with(store: Watched, options: RefineOptions) -> TaskDescriptor:
+    """A plan for each of the partitions."""
+    intake = Intake(store)
+    topic = intake.topic("raw", PARTITIONS)
+    intake.file({(topic, partition): [Row(NOW)] * (partition + 1) for partition in range(PARTITIONS)})
+    return task_of(intake, [plan for one in range(PARTITIONS) for plan in intake.plans(topic, one)], options=options)
+
+
+def run(task: TaskDescriptor, store: Any) -> dict[int, PlanResult]:
+    """Results by partition; one for each."""
+    found = list(run_bundle(task, store))
+    assert sorted(result.partition for result in found) == list(range(PARTITIONS))
+    return {result.partition: result for result in found}
+
+
+def spooled(store: Any) -> list[Path]:
+    return list(store.spool_dir().iterdir())
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_as_many_archives_are_stored_at_a_time_as_the_options_say(store: Watched, most: int) -> None:
+    task = task_with(store, RefineOptions(uploads_max=most))
+    together = threading.Barrier(most)
+    waited: list[int] = []
+
+    def before(_: str) -> None:
+        if len(waited) < most:
+            waited.append(threading.get_ident())
+            together.wait(PATIENCE_S)  # breaks unless so many are there at the same time
+        time.sleep(0.01)  # one more than allowed would be seen
+
+    store.before = before  # type: ignore[method-assign]
+    found = run(task, store)
+    assert [result.error for result in found.values()] == [None] * PARTITIONS
+    assert [sum(file.archive.rows for file in found[partition].files) for partition in range(PARTITIONS)] == [1, 2, 3, 4, 5, 6]
+    assert store.most == most
+    assert threading.get_ident() not in store.threads
+    assert sorted(store.created) == sorted(info.key for info in store.list("archive/"))
+    assert spooled(store) == []
+
+
+def test_without_uploads_beside_the_work_each_archive_is_stored_by_the_task_itself(store: Watched) -> None:
+    found = run(task_with(store, RefineOptions(uploads_max=0)), store)
+    assert [result.error for result in found.values()] == [None] * PARTITIONS
+    assert (store.most, store.threads) == (1, {threading.get_ident()})
+
+
+@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RetryLater("the bucket is away"), "retry"),
+        (OutcomeUnknown("no answer"), "retry"),  # nothing is to be seen under the key
+        (Halt("the bucket is read-only"), "failed"),
+        (MemoryError("no memory"), "retry"),
+        (ValueError("a defect"), "failed"),
+    ],
+)
+def test_an_upload_that_fails_concerns_its_own_plan(store: Watched, error: Exception, kind: str, most: int) -> None:
+    task = task_with(store, RefineOptions(uploads_max=most))
+
+    def before(key: str) -> None:
+        if _partition(key) in (2, 5):
+            raise error
+
+    store.before = before  # type: ignore[method-assign]
+    found = run(task, store)
+    assert {partition: result.error for partition, result in found.items()} == {0: None, 1: None, 2: kind, 3: None, 4: None, 5: kind}
+    assert str(error) in (found[2].why or "") or kind == "retry"
+    assert sorted(map(_partition, store.created)) == [0, 1, 3, 4]
+    assert spooled(store) == []
+    store.before = lambda _: None  # type: ignore[method-assign]
+    assert [result.error for result in run(task, store).values()] == [None] * PARTITIONS
+    assert sorted(map(_partition, store.created)) == list(range(PARTITIONS)), "what was stored is met and adopted"
+
+
+def test_another_archive_under_the_key_of_one_is_a_conflict_of_that_one(store: Watched) -> None:
+    task = task_with(store, RefineOptions(uploads_max=2))
+    (taken,) = [file.archive.key for file in run(task, store)[3].files]
+    for info in list(store.list("archive/")):
+        store.delete(info.key)
+    store.create(taken, b"something else")
+    found = run(task, store)
+    assert [result.error for result in found.values()] == [None, None, None, "conflict", None, None]
+    assert taken in (found[3].why or "")
+    assert store.read(taken) == b"something else"
+    assert spooled(store) == []
+
+
+def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watched) -> None:
+    """So nothing is stored behind a conflict, which only an answer tells."""
+    intake = Intake(store)
+    topic = intake.topic("raw")
+    intake.file({(topic, 0): [Row(NOW + day * DAY) for day in range(4)]})
+    store.before = lambda _: time.sleep(0.05)  # type: ignore[method-assign]
+    (result,) = run_bundle(task_of(intake, intake.plans(topic), options=RefineOptions(uploads_max=4)), store)
+    assert store.most == 1
+    assert [file.archive.key for file in result.files] == store.created
+    assert [file.archive.base for file in result.files] == [0, 1, 2, 3]
+
+
+def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
+    """Else a worker would go on to store for a task that is over."""
+    task = task_with(store, RefineOptions(uploads_max=3))
+    store.before = lambda _: time.sleep(0.2)  # type: ignore[method-assign]
+    results: Iterator[PlanResult] = run_bundle(task, store)
+    assert next(results).error is None
+    assert store.under_way > 0, "else there is nothing to wait for"
+    results.close()  # type: ignore[attr-defined]
+    assert store.under_way == 0
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive-upload")]
+    assert sorted(store.created) == sorted(info.key for info in store.list("archive/"))
+    assert spooled(store) == []
+
+
+def _partition(key: str) -> int:
+    parsed = parse_archive_key(key)
+    assert parsed is not None, key
+    return parsed.partition
