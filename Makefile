@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies
+.PHONY: help setup demo parts test test-fast fault sweep sweep-log simulate mutants model soak check format docs proto lock bench bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity bench-peers bench-freshness bench-partitions bench-late-store bench-memory bench-compaction bench-cost clean java dist screenshots audit-dependencies
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -171,6 +171,9 @@ bench-peers: java $(INSTALLED)  ## Measure the archiver beside Structured Stream
 
 bench-freshness: java $(INSTALLED)  ## Measure how long records take until a query finds them, and what idle topics cost (half an hour; needs Java)
 	$(BIN)/python -m bench.freshness --output bench/results/freshness.json
+
+bench-late-store: $(INSTALLED)  ## Measure a task with a store that answers late
+	$(BIN)/python -m bench.late_store --output bench/results/late_store.json
 
 bench-partitions: java $(INSTALLED)  ## Measure 1,000 topics with 4 partitions, and one topic with 2,000 (an hour; needs Java)
 	$(BIN)/python -m bench.partitions --output bench/results/partitions.json

@@ -468,7 +468,11 @@ class Application(Upkeep):
         armed = self._environ.get(failpoints.VARIABLE, "") if self.settings.testing.failpoints else ""
         archive = self.settings.archive
         return RefineOptions(
-            zstd_level=archive.zstd_level, open_writers_max=archive.open_writers_max, uploads_max=archive.uploads_max, failpoints=armed
+            zstd_level=archive.zstd_level,
+            open_writers_max=archive.open_writers_max,
+            reads_max=archive.reads_max,
+            uploads_max=archive.uploads_max,
+            failpoints=armed,
         )
 
 

@@ -62,6 +62,8 @@ class RefineOptions:
     """Plans that are written at the same time, those whose records take less than `writer_bytes` in memory counted by that; more plans of
     a bundle wait and read their intake files again."""
     writer_bytes: int = WRITER_BYTES
+    reads_max: int = 4
+    """Intake files that a task reads while it works on those before; 0: each is read when its turn comes, in the task's own thread."""
     uploads_max: int = 4
     """Archives of a task that are stored while it goes on with the next; 0: each is waited for, in the task's own thread."""
     row_group_rows: int = 1_000_000

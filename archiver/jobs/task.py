@@ -21,6 +21,7 @@ from archiver.jobs.bundle import written_together
 from archiver.jobs.pieces import Kept, copied, kept
 from archiver.jobs.plan import ROW_OVERHEAD_BYTES, Plan
 from archiver.jobs.plan_writer import PlanWriter
+from archiver.jobs.reading import ReadAhead
 from archiver.jobs.refined import ErrorKind, PlanResult, TaskDescriptor
 from archiver.jobs.rows import TopicRows
 from archiver.jobs.uploads import Uploads
@@ -66,7 +67,7 @@ class _Demultiplexer:
         self._task = task
         self._objects = objects
         self._uploads = uploads
-        self._reader = IntakeReader(objects)
+        self._reader = ReadAhead(IntakeReader(objects), task.options.reads_max)
         self._topics = topics
         self._plans = plans
         self._works: list[_Work] = []
@@ -86,12 +87,13 @@ class _Demultiplexer:
         try:
             for plan in self._plans:
                 yield from self._begin(plan)
-            for parts in wanted_parts([work.plan for work in self._works]):
+            for parts in self._reader.through(wanted_parts([work.plan for work in self._works])):
                 yield from self._read(parts)
             for owner, work in list(self._open.items()):
                 yield from self._finish(owner, work)
             yield from self._stored(0)
         finally:
+            self._reader.close()
             for work in self._open.values():
                 work.writer.discard()
 
@@ -123,7 +125,7 @@ class _Demultiplexer:
             taken = 0
             try:
                 read = self._reader.row_groups(parts[0].file, [part.row_group for part in remaining])
-                for part, (_, records) in zip(remaining, read, strict=True):
+                for part, records in zip(remaining, read, strict=True):
                     taken += 1
                     yield from self._give(part, records)
                 return

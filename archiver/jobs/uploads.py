@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self, TypeAlias
 
+from archiver.errors import RetryLater
 from archiver.jobs.archive_file import Conflict, SpooledArchive, StoredArchive, publish
 from archiver.objects.store import ObjectStore
 
@@ -33,9 +34,13 @@ class Uploads:
             self._pool.shutdown()
 
     def begin(self, key: str, spooled: SpooledArchive) -> Upload:
-        """Store it under the key as `publish` does, which may be over when this returns."""
+        """Store it under the key as `publish` does, which may be over when this returns. Raises `RetryLater` if no thread can be had."""
         if self._pool is not None:
-            return self._pool.submit(publish, self._objects, key, spooled)
+            try:
+                return self._pool.submit(publish, self._objects, key, spooled)
+            except RuntimeError as error:
+                # A thread that is there already may store it nevertheless: so it must not be stored here too.
+                raise RetryLater(f"{key} may or may not be stored ({error}); the next run tries again") from error
         done: Upload = Future()
         try:
             done.set_result(publish(self._objects, key, spooled))

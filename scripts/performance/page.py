@@ -16,6 +16,7 @@ SECTIONS: tuple[Callable[[Results], Section], ...] = (
     reading.peers,
     reading.freshness,
     reading.partitions,
+    refinement.late_store,
     tables.growth,
     tables.long_log,
     tables.backlog,

@@ -204,6 +204,30 @@ def deep_audit(results: Results) -> Section:
     return Section("The deep audit", [("bench-deep-audit", found)], parts, [aim])
 
 
+def late_store(results: Results) -> Section:
+    """Intake that is read ahead, and archives that are stored while their task goes on."""
+    found = results("late_store")
+    intro = f"""
+        One task refines {whole(found.number("records"))} orders from and into a local folder that answers late when an intake file is
+        opened and when an archive is created, as a bucket does that is so far away; other reads are as quick as the disk. Everything is
+        waited for (`archive.reads_max` and `archive.uploads_max` 0), or up to {whole(found.number("reads_max"))} intake files are read
+        ahead and {whole(found.number("uploads_max"))} archives stored while the task goes on, the defaults;
+        {whole(found.number("repetitions"))} repetitions in turns
+        ([decision 0060](decisions/0060-a-task-does-not-wait-for-its-store.md))."""
+    rows = [
+        [
+            f"{whole(topic.number('archives'))} of {whole(topic.number('intake_files'))} files",
+            f"{whole(one.number('late_ms'))} ms",
+            *(shown(one.spread(name), figure) for name in ("waiting_s", "ahead_s")),
+            *(shown(one.spread(name), ratio) for name in ("clock_ratio", "cpu_ratio")),
+        ]
+        for topic in found.each("topics")
+        for one in topic.each("cases")
+    ]
+    head = ["archives", "answers later by", "waiting, s", "not waiting, s", "ratio by the clock", "by CPU"]
+    return Section("A store that answers late", [("bench-late-store", found)], [paragraph(intro), table(head, rows)])
+
+
 MEMORY_OF = {
     "a Python worker": "worker",
     "the workers' parent": "parent of workers",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from archiver.assemble import Application
 from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.jobs.refined import PlanResult, RefineOptions, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import parse_archive_key
+from archiver.settings import load_settings
 from tests.support.intake_files import Intake, Row
 from tests.support.refining import DAY, NOW, task_of
 
@@ -32,6 +34,8 @@ class Watched:
         self.most = 0
         self.threads: set[int] = set()
         self.created: list[str] = []
+        self.before: Callable[[str], object] = lambda _: None
+        """What happens to a key first."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -48,9 +52,6 @@ class Watched:
         finally:
             with self._lock:
                 self.under_way -= 1
-
-    def before(self, key: str) -> None:
-        """Nothing; a test replaces it."""
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ def test_as_many_archives_are_stored_at_a_time_as_the_options_say(store: Watched
             together.wait(PATIENCE_S)  # breaks unless so many are there at the same time
         time.sleep(0.01)  # one more than allowed would be seen
 
-    store.before = before  # type: ignore[method-assign]
+    store.before = before
     found = run(task, store)
     assert [result.error for result in found.values()] == [None] * PARTITIONS
     assert [sum(file.archive.rows for file in found[partition].files) for partition in range(PARTITIONS)] == [1, 2, 3, 4, 5, 6]
@@ -123,13 +124,13 @@ def test_an_upload_that_fails_concerns_its_own_plan(store: Watched, error: Excep
         if _partition(key) in (2, 5):
             raise error
 
-    store.before = before  # type: ignore[method-assign]
+    store.before = before
     found = run(task, store)
     assert {partition: result.error for partition, result in found.items()} == {0: None, 1: None, 2: kind, 3: None, 4: None, 5: kind}
     assert str(error) in (found[2].why or "") or kind == "retry"
     assert sorted(map(_partition, store.created)) == [0, 1, 3, 4]
     assert spooled(store) == []
-    store.before = lambda _: None  # type: ignore[method-assign]
+    store.before = lambda _: None
     assert [result.error for result in run(task, store).values()] == [None] * PARTITIONS
     assert sorted(map(_partition, store.created)) == list(range(PARTITIONS)), "what was stored is met and adopted"
 
@@ -152,7 +153,7 @@ def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watch
     intake = Intake(store)
     topic = intake.topic("raw")
     intake.file({(topic, 0): [Row(NOW + day * DAY) for day in range(4)]})
-    store.before = lambda _: time.sleep(0.05)  # type: ignore[method-assign]
+    store.before = lambda _: time.sleep(0.05)
     (result,) = run_bundle(task_of(intake, intake.plans(topic), options=RefineOptions(uploads_max=4)), store)
     assert store.most == 1
     assert [file.archive.key for file in result.files] == store.created
@@ -162,15 +163,46 @@ def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watch
 def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
     """Else a worker would go on to store for a task that is over."""
     task = task_with(store, RefineOptions(uploads_max=3))
-    store.before = lambda _: time.sleep(0.2)  # type: ignore[method-assign]
-    results: Iterator[PlanResult] = run_bundle(task, store)
+    store.before = lambda _: time.sleep(0.2)
+    results = cast("Generator[PlanResult]", run_bundle(task, store))
     assert next(results).error is None
     assert store.under_way > 0, "else there is nothing to wait for"
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert store.under_way == 0
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive-upload")]
     assert sorted(store.created) == sorted(info.key for info in store.list("archive/"))
     assert spooled(store) == []
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_a_machine_without_a_thread_to_spare_is_to_be_tried_again(store: Watched, started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether another thread stores it after all, nobody waits for that; what is stored is met by the next try."""
+    task = task_with(store, RefineOptions(uploads_max=2))
+    real, begun = threading.Thread.start, list[str]()
+
+    def start(self: threading.Thread) -> None:
+        if self.name.startswith("archive-upload"):
+            if len(begun) >= started:
+                raise RuntimeError("can't start new thread")
+            begun.append(self.name)
+        real(self)
+
+    store.before = lambda _: time.sleep(0.02)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        found = run(task, store)
+    assert {result.error for result in found.values()} <= ({None, "retry"} if started else {"retry"})
+    assert "retry" in {result.error for result in found.values()}, "else nothing was short"
+    assert [result.error for result in run(task, store).values()] == [None] * PARTITIONS
+    assert sorted(map(_partition, store.created)) == list(range(PARTITIONS))
+
+
+def test_the_setting_is_what_a_task_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "archiver.yaml"
+    least = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
+    path.write_text(least + "archive: {uploads_max: 7, reads_max: 6, open_writers_max: 5}\n", encoding="utf-8")
+    options = Application(load_settings(path, {}), {})._refine_options()
+    assert (options.uploads_max, options.reads_max, options.open_writers_max) == (7, 6, 5)
 
 
 def _partition(key: str) -> int:

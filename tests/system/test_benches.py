@@ -80,6 +80,17 @@ def test_backlog(tmp_path: Path) -> None:
         assert case["described_bytes"]["min"] > case["folded_bytes"]["max"] > 0, "a description is kept once it was decoded"
 
 
+def test_late_store(tmp_path: Path) -> None:
+    document = measured("late_store", tmp_path)
+    (topic,) = document["topics"]
+    (late,) = topic["cases"]
+    for what in ("waiting_s", "ahead_s", "clock_ratio", "cpu_ratio"):
+        check_spread(late[what])
+    opened_s, created_s = (topic[what] * late["late_ms"] / 1000 for what in ("intake_files", "archives"))
+    assert late["waiting_s"]["min"] > opened_s + created_s, "everything was waited for"
+    assert late["ahead_s"]["min"] > created_s / document["uploads_max"], "no more than are allowed were under way"
+
+
 def test_edge(tmp_path: Path) -> None:
     document = measured("edge", tmp_path)
     assert list(document["messages"]) == ["small", "flat", "nested"]

@@ -129,7 +129,7 @@ class Station:
                 publisher=Publisher(CLUSTER.name, self.leader, self.clock, self.ids),
                 committer=lambda tables: Committer(tables, self.leader, orders.limits, self.clock),
                 refine=self.refine,
-                options=RefineOptions(uploads_max=0),  # a schedule has no threads of others
+                options=RefineOptions(reads_max=0, uploads_max=0),  # a schedule knows no threads but its own
                 cores=lambda: 1,
                 memory_bytes=1 << 30,
                 clock=self.clock,

@@ -1,0 +1,184 @@
+"""Intake files that are read ahead: the same row groups and the same errors as without it, within bounds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archiver.errors import Corrupted
+from archiver.jobs import reading
+from archiver.jobs.reading import ReadAhead
+from archiver.jobs.wanted import Part
+from intake.reader import IntakeReader
+from intake.segments import FileRef
+
+PATIENCE_S = 30.0
+Told = list[tuple[int, int | str]]
+"""(file, row group or what the error said), in the order in which it came."""
+
+
+@dataclass
+class Files:
+    """A reader of files whose row groups say where they stand."""
+
+    broken: frozenset[tuple[int, int]] = frozenset()
+    rows: int = 4
+    opened: list[int] = field(default_factory=list)
+    threads: set[int] = field(default_factory=set)
+    when_opened: Callable[[int], object] = lambda _: None
+
+    def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        self.opened.append(file.log_index)
+        self.threads.add(threading.get_ident())
+        self.when_opened(file.log_index)
+        for row_group in wanted:
+            if (file.log_index, row_group) in self.broken:
+                raise Corrupted(f"{file.log_index}:{row_group} is broken")
+            yield row_group, pa.record_batch({"place": pa.array(np.full(self.rows, row_group))})
+
+
+def parts_of(index: int, row_groups: Sequence[int]) -> list[Part]:
+    file = FileRef(index, f"intake/{index}", 1, b"")
+    return [Part(file, row_group, ((0, 0, 0, 1),), 1, 1, 1) for row_group in row_groups]
+
+
+def ahead_of(files: Files, files_max: int) -> ReadAhead:
+    return ReadAhead(cast("IntakeReader", files), files_max)
+
+
+def told(ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int, int], bool]) -> Told:
+    """Go through all files as a task does: only what is still needed, and on behind an error."""
+    found: Told = []
+    for parts in ahead.through([parts_of(index, row_groups) for index, row_groups in enumerate(files) if row_groups]):
+        index = parts[0].file.log_index
+        wanted = [part.row_group for part in parts if needed(index, part.row_group)]
+        while wanted:
+            taken = 0
+            try:
+                for records in ahead.row_groups(parts[0].file, wanted):
+                    assert records.column("place")[0].as_py() == wanted[taken]
+                    found.append((index, wanted[taken]))
+                    taken += 1
+                break
+            except Corrupted as error:
+                found.append((index, str(error)))
+            wanted = wanted[taken + 1 :]
+    ahead.close()
+    return found
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), unique=True, max_size=4).map(sorted), max_size=8),
+    st.frozensets(st.tuples(st.integers(0, 7), st.integers(0, 5)), max_size=12),
+    st.frozensets(st.tuples(st.integers(0, 7), st.integers(0, 5)), max_size=12),
+    st.integers(1, 4),
+)
+def test_it_gives_what_reading_in_turn_gives(
+    files: list[list[int]], broken: frozenset[tuple[int, int]], not_needed: frozenset[tuple[int, int]], files_max: int
+) -> None:
+    def needed(index: int, row_group: int) -> bool:
+        return (index, row_group) not in not_needed
+
+    in_turn = told(ahead_of(Files(broken), 0), files, needed)
+    assert told(ahead_of(Files(broken), files_max), files, needed) == in_turn
+    assert [place for place in in_turn if isinstance(place[1], int)] == [
+        (index, row_group)
+        for index, row_groups in enumerate(files)
+        for row_group in row_groups
+        if needed(index, row_group) and (index, row_group) not in broken
+    ]
+
+
+def test_the_next_files_are_read_while_one_is_worked_on() -> None:
+    files, ahead = Files(), None
+    begun = [threading.Event() for _ in range(6)]
+    files.when_opened = lambda index: begun[index].set()
+    ahead = ahead_of(files, 2)
+    for parts in ahead.through([parts_of(index, [0]) for index in range(6)]):
+        index = parts[0].file.log_index
+        if index:  # until something was read nobody knows how large it is
+            for behind in begun[index + 1 : index + 3]:
+                assert behind.wait(PATIENCE_S), "it is not read although its turn comes next"
+            assert not any(one.is_set() for one in begun[index + 3 :]), "more were begun than are allowed"
+        list(ahead.row_groups(parts[0].file, [0]))
+    ahead.close()
+    assert sorted(files.opened) == list(range(6)), "each once"
+
+
+def test_without_it_every_file_is_read_in_its_turn_by_the_caller() -> None:
+    files = Files()
+    assert told(ahead_of(files, 0), [[0], [0, 1], [2]], lambda *_: True) == [(0, 0), (1, 0), (1, 1), (2, 2)]
+    assert files.threads == {threading.get_ident()}
+    assert files.opened == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("fit", "expected"), [(0, 0), (1, 1), (2, 2), (3, 3)])
+def test_no_more_is_read_ahead_than_there_is_room_for(fit: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the largest row group so far, two of each file: so many files are begun behind the one that is worked on."""
+    files = Files(rows=1000)
+    size = 2 * 8 * 1000
+    monkeypatch.setattr(reading, "AHEAD_BYTES", fit * size + size // 2)
+    ahead = ahead_of(files, 4)
+    most = 0
+    for parts in ahead.through([parts_of(index, [0, 1]) for index in range(8)]):
+        time.sleep(0.02)
+        most = max(most, len([index for index in files.opened if index > parts[0].file.log_index]))
+        list(ahead.row_groups(parts[0].file, [0, 1]))
+    ahead.close()
+    assert most == expected
+    assert sorted(files.opened) == list(range(8))
+
+
+def test_what_nobody_needs_any_more_is_dropped() -> None:
+    files = Files()
+    ahead = ahead_of(files, 2)
+    for parts in ahead.through([parts_of(index, [0]) for index in range(5)]):
+        if parts[0].file.log_index in (0, 4):
+            list(ahead.row_groups(parts[0].file, [0]))
+    assert ahead._ahead == {}
+    ahead.close()
+
+
+@pytest.mark.parametrize("error", [MemoryError("none left"), pa.ArrowMemoryError("malloc of size 1 failed")])
+def test_what_memory_was_short_for_is_read_when_its_turn_comes(error: Exception) -> None:
+    files, own = Files(), threading.get_ident()
+
+    def short(_: int) -> None:
+        if threading.get_ident() != own:
+            raise error
+
+    files.when_opened = short
+    assert told(ahead_of(files, 2), [[0], [1], [2]], lambda *_: True) == [(0, 0), (1, 1), (2, 2)]
+    assert len(files.opened) > 3, "else nothing was read ahead"
+
+
+def test_a_machine_without_a_thread_to_spare_reads_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    files = Files()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        assert told(ahead_of(files, 2), [[0], [1], [2], [3]], lambda *_: True) == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert files.threads == {threading.get_ident()}
+
+
+def test_who_stops_waits_for_what_is_being_read() -> None:
+    files: Any = Files()
+    files.when_opened = lambda index: time.sleep(0.1 if index else 0)
+    ahead = ahead_of(files, 2)
+    for parts in ahead.through([parts_of(index, [0]) for index in range(5)]):
+        list(ahead.row_groups(parts[0].file, [0]))
+        if parts[0].file.log_index == 1:
+            break
+    ahead.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("intake-read")]
