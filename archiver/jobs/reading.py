@@ -19,7 +19,8 @@ from intake.reader import IntakeReader
 from intake.segments import FileRef
 
 AHEAD_BYTES = 32 * 1024 * 1024
-"""What is read ahead may take so much in memory together: an intake file of the usual size, or a few row groups of many."""
+"""What is read ahead may take so much in memory together, beside the file that is worked on, which may have been read ahead as well: an
+intake file of the usual size, or a few row groups of several."""
 
 
 @dataclass(slots=True)

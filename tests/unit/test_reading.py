@@ -128,13 +128,17 @@ def test_no_more_is_read_ahead_than_there_is_room_for(fit: int, expected: int, m
     size = 2 * 8 * 1000
     monkeypatch.setattr(reading, "AHEAD_BYTES", fit * size + size // 2)
     ahead = ahead_of(files, 4)
-    most = 0
     for parts in ahead.through([parts_of(index, [0, 1]) for index in range(8)]):
-        time.sleep(0.02)
-        most = max(most, len([index for index in files.opened if index > parts[0].file.log_index]))
+        index = parts[0].file.log_index
+        wanted = min(expected, 7 - index) if index else 0  # until something was read nobody knows how large it is
+        until_s = time.monotonic() + PATIENCE_S
+        while (begun := len([one for one in files.opened if one > index])) < wanted and time.monotonic() < until_s:
+            time.sleep(0.001)
+        assert begun == wanted
+        time.sleep(0.005)  # one more would be seen
+        assert len([one for one in files.opened if one > index]) == wanted
         list(ahead.row_groups(parts[0].file, [0, 1]))
     ahead.close()
-    assert most == expected
     assert sorted(files.opened) == list(range(8))
 
 

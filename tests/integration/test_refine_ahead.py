@@ -1,13 +1,15 @@
-"""A refinement task that goes on while its archives are stored: how many at a time, and what becomes of each."""
+"""A refinement task that goes on while its archives are stored and its intake is read: how many at a time, and what becomes of each."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from archiver.assemble import Application
@@ -36,6 +38,8 @@ class Watched:
         self.created: list[str] = []
         self.before: Callable[[str], object] = lambda _: None
         """What happens to a key first."""
+        self.opening = 0
+        self.before_opening: Callable[[], object] = lambda: None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -52,6 +56,16 @@ class Watched:
         finally:
             with self._lock:
                 self.under_way -= 1
+
+    def open_input(self, key: str) -> pa.NativeFile:
+        with self._lock:
+            self.opening += 1
+        try:
+            self.before_opening()
+            return self._store.open_input(key)
+        finally:
+            with self._lock:
+                self.opening -= 1
 
 
 @pytest.fixture
@@ -98,6 +112,24 @@ def test_as_many_archives_are_stored_at_a_time_as_the_options_say(store: Watched
     assert threading.get_ident() not in store.threads
     assert sorted(store.created) == sorted(info.key for info in store.list("archive/"))
     assert spooled(store) == []
+
+
+def test_no_more_archives_wait_for_their_upload_than_are_under_way(store: Watched) -> None:
+    """Else a quick task fills the disk of its spool while a bucket is slow."""
+    task = task_with(store, RefineOptions(uploads_max=2))
+    gate = threading.Event()
+    store.before = lambda _: gate.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, task, store)
+        try:
+            until_s = time.monotonic() + PATIENCE_S
+            while len(spooled(store)) < 3 and time.monotonic() < until_s:
+                time.sleep(0.005)
+            time.sleep(0.2)  # one more would be seen
+            assert len(spooled(store)) == 3, "two are under way, and the task waits for the first with one more in its hands"
+        finally:
+            gate.set()
+        assert [result.error for result in running.result(PATIENCE_S).values()] == [None] * PARTITIONS
 
 
 def test_without_uploads_beside_the_work_each_archive_is_stored_by_the_task_itself(store: Watched) -> None:
@@ -163,15 +195,43 @@ def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watch
 def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
     """Else a worker would go on to store for a task that is over."""
     task = task_with(store, RefineOptions(uploads_max=3))
-    store.before = lambda _: time.sleep(0.2)
+    begun, gate = list[str](), threading.Event()
+
+    def before(key: str) -> None:
+        begun.append(key)
+        assert begun[0] == key or gate.wait(PATIENCE_S)
+
+    store.before = before
     results = cast("Generator[PlanResult]", run_bundle(task, store))
     assert next(results).error is None
     assert store.under_way > 0, "else there is nothing to wait for"
+    threading.Timer(0.2, gate.set).start()
     results.close()
     assert store.under_way == 0
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive-upload")]
     assert sorted(store.created) == sorted(info.key for info in store.list("archive/"))
     assert spooled(store) == []
+
+
+def test_who_stops_asking_waits_for_what_is_being_read(store: Watched) -> None:
+    intake = Intake(store)
+    topic = intake.topic("raw", 2)
+    for number in range(5):
+        intake.file({(topic, int(number > 1)): [Row(NOW)]})
+    gate, own = threading.Event(), threading.get_ident()
+    store.before_opening = lambda: threading.get_ident() == own or gate.wait(PATIENCE_S)
+    plans = [*intake.plans(topic, 0), *intake.plans(topic, 1)]
+    results = cast("Generator[PlanResult]", run_bundle(task_of(intake, plans, options=RefineOptions(uploads_max=0, reads_max=2)), store))
+    # The first file tells how large they are, the second ends a plan: by then the next two are being read.
+    first = next(results)
+    assert (first.partition, first.error) == (0, None)
+    until_s = time.monotonic() + PATIENCE_S
+    while store.opening < 2 and time.monotonic() < until_s:
+        time.sleep(0.001)
+    assert store.opening == 2, "else there is nothing to wait for"
+    threading.Timer(0.2, gate.set).start()
+    results.close()
+    assert store.opening == 0
 
 
 @pytest.mark.parametrize("started", [0, 1])
