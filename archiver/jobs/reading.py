@@ -2,18 +2,20 @@
 
 To read from a bucket is to wait: a file of which a task of many partitions needs two row groups takes three round trips for the work of a
 few milliseconds (decision 0060). Promises the row groups that the reader would give, and its error at the row group that has it; what was
-read ahead and is not asked for is dropped. Bounded by a number of files, and by bytes as far as the largest row group so far tells them.
+read ahead and is not asked for is dropped. Bounded by a number of files, and by bytes as far as they are known: by what is wanted, and by
+the largest row group so far.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from archiver.jobs.plan import ROW_OVERHEAD_BYTES
 from archiver.jobs.wanted import Part
 from intake.reader import IntakeReader
 from intake.segments import FileRef
@@ -37,10 +39,15 @@ class _Read:
 class ReadAhead:
     """Row groups of one task's files, in its order. To be closed; for one thread."""
 
-    def __init__(self, reader: IntakeReader, files_max: int) -> None:
-        """`files_max`: so many files are read ahead; 0: each is read when its turn comes, in the caller's thread."""
+    def __init__(self, reader: IntakeReader, files_max: int, needed: Callable[[Sequence[Part]], Sequence[Part]]) -> None:
+        """`files_max`: so many files are read ahead; 0: each is read when its turn comes, in the caller's thread. `needed`: of a file's
+        parts, those that anybody still waits for.
+        """
         self._reader = reader
         self._files_max = files_max
+        self._needed = needed
+        self._short = False
+        """No thread could be had for one of them: the rest is read in turn."""
         self._pool = ThreadPoolExecutor(files_max, thread_name_prefix="intake-read") if files_max else None
         self._ahead: dict[int, Future[_Read]] = {}
         """By the place of the file in the log."""
@@ -67,21 +74,26 @@ class ReadAhead:
         parts = queue.popleft()
         self._begin(queue)
         yield parts
-        self._ahead.pop(parts[0].file.log_index, None)  # if nobody needed it any more
+        if (unread := self._ahead.pop(parts[0].file.log_index, None)) is not None:
+            unread.cancel()  # nobody needed it any more
 
     def _begin(self, files: Iterable[Sequence[Part]]) -> None:
-        """Read these files, in their order, as far as there is room for them."""
+        """Read these files, in their order, as far as there is room for them. Each row group counts as the largest so far does, and as what
+        is wanted of it at least.
+        """
         room = AHEAD_BYTES
         for parts in files:
-            room -= len(parts) * self._largest_bytes
-            if self._pool is None or not self._largest_bytes or room < 0:
+            if self._pool is None or self._short or not self._largest_bytes:
                 return
-            file = parts[0].file
-            if file.log_index not in self._ahead:
+            file, wanted = parts[0].file, self._needed(parts)
+            room -= sum(max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in wanted)
+            if room < 0:
+                return
+            if wanted and file.log_index not in self._ahead:
                 try:
-                    self._ahead[file.log_index] = self._pool.submit(self._read, file, [part.row_group for part in parts])
-                except RuntimeError:
-                    return  # no thread can be had now: it is read when its turn comes
+                    self._ahead[file.log_index] = self._pool.submit(self._read, file, [part.row_group for part in wanted])
+                except (RuntimeError, MemoryError):
+                    self._short = True
 
     def _read(self, file: FileRef, wanted: Sequence[int]) -> _Read:
         read = _Read()
@@ -92,7 +104,8 @@ class ReadAhead:
             pass  # there may be enough when its turn comes
         except Exception as error:  # noqa: BLE001 - it is raised where the row group is asked for
             if len(read.found) < len(wanted):  # else the file could not be closed, which harms nothing
-                read.failed_at, read.error = wanted[len(read.found)], error
+                read.failed_at = wanted[len(read.found)]
+                read.error = error.with_traceback(None)  # which would hold what was read until Python looks for circles
         return read
 
     def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -101,7 +114,11 @@ class ReadAhead:
         read = _Read() if future is None else future.result()
         for at, row_group in enumerate(wanted):
             if read.error is not None and row_group == read.failed_at:
-                raise read.error
+                error, read.error = read.error, None
+                try:
+                    raise error
+                finally:
+                    del error
             records = read.found.pop(row_group, None)
             if records is None:
                 for _, records in self._reader.row_groups(file, wanted[at:]):

@@ -2,8 +2,8 @@
 
 Runs anywhere: in a Spark worker, or in the process of a test. Owns the order in which intake is read. Promises that each intake file is
 opened once for all plans of the task (while there is room for all their writers, see `archiver.jobs.bundle`), that memory stays within one
-and a half times `buffer_bytes` plus a row group, and that each plan gets exactly one result. A plan's trouble never concerns a plan that
-does not need the same bytes. Must never raise because of what is in a record or missing in the store.
+and a half times `buffer_bytes` plus what is read ahead (`archiver.jobs.reading`), and that each plan gets exactly one result. A plan's
+trouble never concerns a plan that does not need the same bytes. Must never raise because of what is in a record or missing in the store.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Demultiplexer:
         self._task = task
         self._objects = objects
         self._uploads = uploads
-        self._reader = ReadAhead(IntakeReader(objects), task.options.reads_max)
+        self._reader = ReadAhead(IntakeReader(objects), task.options.reads_max, self._still_wanted)
         self._topics = topics
         self._plans = plans
         self._works: list[_Work] = []
@@ -89,6 +89,7 @@ class _Demultiplexer:
                 yield from self._begin(plan)
             for parts in self._reader.through(wanted_parts([work.plan for work in self._works])):
                 yield from self._read(parts)
+                yield from self._stored(self._task.options.uploads_max)
             for owner, work in list(self._open.items()):
                 yield from self._finish(owner, work)
             yield from self._stored(0)

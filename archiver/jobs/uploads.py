@@ -1,21 +1,37 @@
 """Archives on their way into the store while their task goes on with the next.
 
 To store an archive is to wait: for a disk to have synced it, for a bucket to answer. A task of hundreds of small archives would wait as
-often (decision 0060). Promises that at most `most` uploads run at a time, and that none does any more once it is closed; each has the
-outcome of `publish`, its error included. Must never drop an upload that was begun: only its answer tells whether the key is taken.
+often (decision 0060). Promises that at most `most` uploads run at a time, and that none does any more once it is closed; each runs once,
+and has the outcome of `publish`, its error included. Must never drop an upload that was begun: only its answer tells whether the key is
+taken.
 """
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self
 
-from archiver.errors import RetryLater
 from archiver.jobs.archive_file import Conflict, SpooledArchive, StoredArchive, publish
 from archiver.objects.store import ObjectStore
 
-Upload: TypeAlias = "Future[StoredArchive | Conflict]"
+
+class Upload(Future[StoredArchive | Conflict]):
+    """One of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._claim = threading.Lock()
+
+    def run(self, objects: ObjectStore, key: str, spooled: SpooledArchive) -> None:
+        """Store it as `publish` does, unless somebody does already."""
+        if not self._claim.acquire(blocking=False):
+            return
+        try:
+            self.set_result(publish(objects, key, spooled))
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it, and waits until it is there
+            self.set_exception(error)
 
 
 class Uploads:
@@ -34,16 +50,14 @@ class Uploads:
             self._pool.shutdown()
 
     def begin(self, key: str, spooled: SpooledArchive) -> Upload:
-        """Store it under the key as `publish` does, which may be over when this returns. Raises `RetryLater` if no thread can be had."""
+        """Store it under the key, which may be over when this returns."""
+        upload = Upload()
         if self._pool is not None:
             try:
-                return self._pool.submit(publish, self._objects, key, spooled)
-            except RuntimeError as error:
-                # A thread that is there already may store it nevertheless: so it must not be stored here too.
-                raise RetryLater(f"{key} may or may not be stored ({error}); the next run tries again") from error
-        done: Upload = Future()
-        try:
-            done.set_result(publish(self._objects, key, spooled))
-        except Exception as error:  # noqa: BLE001 - whoever asks for the result gets it, as from a thread
-            done.set_exception(error)
-        return done
+                self._pool.submit(upload.run, self._objects, key, spooled)
+            except RuntimeError:
+                pass  # No thread can be had now. It was queued before that was found out, so another thread may be at it already.
+            else:
+                return upload
+        upload.run(self._objects, key, spooled)
+        return upload

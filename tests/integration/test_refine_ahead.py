@@ -195,17 +195,17 @@ def test_a_file_of_a_plan_is_begun_when_the_one_before_it_is_stored(store: Watch
 def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
     """Else a worker would go on to store for a task that is over."""
     task = task_with(store, RefineOptions(uploads_max=3))
-    begun, gate = list[str](), threading.Event()
-
-    def before(key: str) -> None:
-        begun.append(key)
-        assert begun[0] == key or gate.wait(PATIENCE_S)
-
-    store.before = before
+    gate = threading.Event()
+    store.before = lambda key: _partition(key) == 0 or gate.wait(PATIENCE_S)
     results = cast("Generator[PlanResult]", run_bundle(task, store))
-    assert next(results).error is None
-    assert store.under_way > 0, "else there is nothing to wait for"
-    threading.Timer(0.2, gate.set).start()
+    assert next(results).partition == 0
+    try:
+        until_s = time.monotonic() + PATIENCE_S
+        while not store.under_way and time.monotonic() < until_s:
+            time.sleep(0.001)
+        assert store.under_way > 0, "else there is nothing to wait for"
+    finally:
+        threading.Timer(0.2, gate.set).start()
     results.close()
     assert store.under_way == 0
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("archive-upload")]
@@ -235,8 +235,9 @@ def test_who_stops_asking_waits_for_what_is_being_read(store: Watched) -> None:
 
 
 @pytest.mark.parametrize("started", [0, 1])
-def test_a_machine_without_a_thread_to_spare_is_to_be_tried_again(store: Watched, started: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether another thread stores it after all, nobody waits for that; what is stored is met by the next try."""
+def test_a_machine_without_a_thread_to_spare_stores_in_the_task_itself(
+    store: Watched, started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = task_with(store, RefineOptions(uploads_max=2))
     real, begun = threading.Thread.start, list[str]()
 
@@ -251,10 +252,22 @@ def test_a_machine_without_a_thread_to_spare_is_to_be_tried_again(store: Watched
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         found = run(task, store)
-    assert {result.error for result in found.values()} <= ({None, "retry"} if started else {"retry"})
-    assert "retry" in {result.error for result in found.values()}, "else nothing was short"
-    assert [result.error for result in run(task, store).values()] == [None] * PARTITIONS
-    assert sorted(map(_partition, store.created)) == list(range(PARTITIONS))
+    assert [result.error for result in found.values()] == [None] * PARTITIONS
+    assert sorted(map(_partition, store.created)) == list(range(PARTITIONS)), "each once"
+    assert threading.get_ident() in store.threads
+    assert spooled(store) == []
+
+
+def test_what_ends_a_process_comes_through(store: Watched) -> None:
+    """A thread that it ended would leave the task waiting."""
+    task = task_with(store, RefineOptions(uploads_max=2))
+
+    def before(_: str) -> None:
+        raise SystemExit(3)
+
+    store.before = before
+    with pytest.raises(SystemExit):
+        list(run_bundle(task, store))
 
 
 def test_the_setting_is_what_a_task_is_told(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def test_trouble_comes_back_as_a_result(spark_sessions: SparkSessions, intake: I
 def test_a_killed_worker_is_to_be_tried_again(spark_sessions: SparkSessions, intake: Intake, plans: list[Plan]) -> None:  # noqa: F811
     refiner = SparkRefiner(spark_sessions.session)
     with pytest.raises(RetryLater, match="the refinement job failed"):
-        refiner.refine(orders_of(intake, [tuple(plans)], failpoints="archive.upload.after=kill@2"))
+        # One after the other, so that no third one is under way when the second is stored.
+        refiner.refine(orders_of(intake, [tuple(plans)], uploads_max=0, failpoints="archive.upload.after=kill@2"))
     stored = {info.key: info.modified_us for info in intake.objects.list("archive/")}
     assert len(stored) == 2
     results = refiner.refine(orders_of(intake, [tuple(plans)]))

@@ -36,6 +36,8 @@ pytestmark = [
 CLICKS, ORDERS = 9000, 300
 INTAKE = {"delay_max": "20ms", "delay_max_bytes": "128KiB"}
 """Small intake files, of which small archives can be made."""
+ARCHIVE = {"max_bytes": "256KiB", "uploads_max": 0}
+"""One after the other: before the second the first is stored."""
 PAUSE = "archive.upload.before=pause@2"
 """Each Python worker stands still before its second archive."""
 COMMAND_S = 300.0
@@ -58,7 +60,7 @@ def have(cluster: Cluster, workers: int) -> None:
 def deployment_on(root: Path, master: str, conf: dict[str, str] | None = None, **spark: Any) -> Deployment:
     """With a backlog of several tasks of several archives each."""
     settings = {"master": master, "driver_memory": "600m", "task_bytes": "1MiB", "conf": DRIVER | (conf or {})} | spark
-    made = Deployment(root, failpoints_asked=True, overrides={"spark": settings, "archive": {"max_bytes": "256KiB"}, "intake": INTAKE})
+    made = Deployment(root, failpoints_asked=True, overrides={"spark": settings, "archive": ARCHIVE, "intake": INTAKE})
     fill(made)
     return made
 

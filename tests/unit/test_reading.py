@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -51,8 +53,11 @@ def parts_of(index: int, row_groups: Sequence[int]) -> list[Part]:
     return [Part(file, row_group, ((0, 0, 0, 1),), 1, 1, 1) for row_group in row_groups]
 
 
-def ahead_of(files: Files, files_max: int) -> ReadAhead:
-    return ReadAhead(cast("IntakeReader", files), files_max)
+def ahead_of(files: Files, files_max: int, needed: Callable[[int, int], bool] = lambda *_: True) -> ReadAhead:
+    def still(parts: Sequence[Part]) -> list[Part]:
+        return [part for part in parts if needed(part.file.log_index, part.row_group)]
+
+    return ReadAhead(cast("IntakeReader", files), files_max, still)
 
 
 def told(ahead: ReadAhead, files: Sequence[Sequence[int]], needed: Callable[[int, int], bool]) -> Told:
@@ -89,7 +94,8 @@ def test_it_gives_what_reading_in_turn_gives(
         return (index, row_group) not in not_needed
 
     in_turn = told(ahead_of(Files(broken), 0), files, needed)
-    assert told(ahead_of(Files(broken), files_max), files, needed) == in_turn
+    assert told(ahead_of(Files(broken), files_max), files, needed) == in_turn, "what is needed changed behind it"
+    assert told(ahead_of(Files(broken), files_max, needed), files, needed) == in_turn
     assert [place for place in in_turn if isinstance(place[1], int)] == [
         (index, row_group)
         for index, row_groups in enumerate(files)
@@ -142,14 +148,59 @@ def test_no_more_is_read_ahead_than_there_is_room_for(fit: int, expected: int, m
     assert sorted(files.opened) == list(range(8))
 
 
-def test_what_nobody_needs_any_more_is_dropped() -> None:
+def test_what_nobody_needs_is_not_read() -> None:
     files = Files()
-    ahead = ahead_of(files, 2)
-    for parts in ahead.through([parts_of(index, [0]) for index in range(5)]):
-        if parts[0].file.log_index in (0, 4):
-            list(ahead.row_groups(parts[0].file, [0]))
-    assert ahead._ahead == {}
+    ahead = ahead_of(files, 4, lambda index, _: index in (0, 1, 299))
+    for parts in ahead.through([parts_of(index, [0]) for index in range(300)]):
+        if parts[0].file.log_index in (0, 1, 299):
+            assert len(list(ahead.row_groups(parts[0].file, [0]))) == 1
     ahead.close()
+    assert files.opened == [0, 1, 299]
+
+
+def test_what_nobody_needs_any_more_is_not_waited_for() -> None:
+    """A plan may come to nothing behind what was begun for it."""
+    files, gate = Files(), threading.Event()
+    files.when_opened = lambda index: index in (0, 299) or gate.wait(PATIENCE_S)
+    ahead = ahead_of(files, 1)
+    for parts in ahead.through([parts_of(index, [0]) for index in range(300)]):
+        if parts[0].file.log_index == 299:
+            gate.set()
+        if parts[0].file.log_index in (0, 299):
+            assert len(list(ahead.row_groups(parts[0].file, [0]))) == 1
+    ahead.close()
+    assert ahead._ahead == {}
+    assert len(files.opened) <= 4, "what was only queued is not read"
+
+
+def test_what_is_wanted_counts_before_anything_so_large_was_read() -> None:
+    files = Files(rows=1)
+    ahead = ahead_of(files, 4)
+    large = [replace(part, raw_bytes=reading.AHEAD_BYTES) for part in parts_of(2, [0])]
+    for parts in ahead.through([parts_of(0, [0]), parts_of(1, [0]), large]):
+        time.sleep(0.01)
+        assert 2 not in files.opened, "it is read in its turn"
+        list(ahead.row_groups(parts[0].file, [0]))
+    ahead.close()
+    assert files.opened == [0, 1, 2]
+
+
+def test_an_error_holds_nothing_of_what_was_read() -> None:
+    files, held = Files(frozenset({(1, 1)}), rows=100_000), list[weakref.ref[Any]]()
+    ahead = ahead_of(files, 2)
+    gc.disable()
+    try:
+        for parts in ahead.through([parts_of(index, [0, 1]) for index in range(2)]):
+            try:
+                for records in ahead.row_groups(parts[0].file, [0, 1]):
+                    held.append(weakref.ref(records))
+            except Corrupted:
+                assert parts[0].file.log_index == 1
+            del records
+        ahead.close()
+        assert [one() for one in held] == [None] * 3
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("error", [MemoryError("none left"), pa.ArrowMemoryError("malloc of size 1 failed")])
