@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Work:
     """The same records for every run."""
 
     store: LocalObjectStore
-    job: RefineJob
+    task: TaskDescriptor
 
     @classmethod
     def of(cls, records: int, partitions: int, folder: Path) -> Work:
@@ -77,7 +77,8 @@ class Work:
         sequencer, objects, topic_id, _ = fill_intake(records, folder, shape.make, partitions)
         topics = {topic_id: RefineTopic(topic_id, "orders", decide("orders", (), None, shape.source).schema, "day")}
         plans = plans_of(sequencer, topic_id, 1)
-        return cls(objects, RefineJob(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, [tuple(plans)]))
+        (task,) = RefineJob(CLUSTER, StorePlace(f"file://{objects.root}"), 1, topics, [tuple(plans)]).descriptors()
+        return cls(objects, task)
 
     @property
     def files(self) -> int:
@@ -87,11 +88,11 @@ class Work:
     @property
     def archives(self) -> int:
         """Plans, each of which makes one."""
-        return len(self.job.bundles[0])
+        return len(self.task.plans)
 
     def run(self, late_ms: int, options: RefineOptions) -> tuple[float, float]:
         """Seconds by the clock, and of CPU."""
-        (task,) = self._with(options)
+        task = replace(self.task, options=options)
         cpu_s, clock_s = time.process_time(), time.perf_counter()
         results = list(run_bundle(task, LateStore(self.store, late_ms / 1000)))
         taken = time.perf_counter() - clock_s, time.process_time() - cpu_s
@@ -101,10 +102,6 @@ class Work:
             for file in result.files:
                 self.store.delete(file.archive.key)
         return taken
-
-    def _with(self, options: RefineOptions) -> Sequence[TaskDescriptor]:
-        job = self.job
-        return RefineJob(job.cluster_id, job.place, job.epoch, job.topics, job.bundles, options).descriptors()
 
 
 def case(work: Work, late_ms: int, repetitions: int) -> dict[str, Any]:

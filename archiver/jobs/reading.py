@@ -81,10 +81,10 @@ class ReadAhead:
         """Read these files, in their order, as far as there is room for them. Each row group counts as the largest so far does, and as what
         is wanted of it at least.
         """
+        if self._pool is None or self._short or not self._largest_bytes:
+            return
         room = AHEAD_BYTES
         for parts in files:
-            if self._pool is None or self._short or not self._largest_bytes:
-                return
             file, wanted = parts[0].file, self._needed(parts)
             room -= sum(max(self._largest_bytes, part.raw_bytes + ROW_OVERHEAD_BYTES * part.rows) for part in wanted)
             if room < 0:
@@ -94,6 +94,7 @@ class ReadAhead:
                     self._ahead[file.log_index] = self._pool.submit(self._read, file, [part.row_group for part in wanted])
                 except (RuntimeError, MemoryError):
                     self._short = True
+                    return
 
     def _read(self, file: FileRef, wanted: Sequence[int]) -> _Read:
         read = _Read()
@@ -110,6 +111,12 @@ class ReadAhead:
 
     def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """The records of these row groups of the file, in that order; raises what `IntakeReader.row_groups` raises, at the same place."""
+        for records in self._given(file, wanted):
+            self._largest_bytes = max(self._largest_bytes, records.nbytes)
+            yield records
+
+    def _given(self, file: FileRef, wanted: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """What was read ahead; the rest, from the first that was not, by the reader."""
         future = self._ahead.pop(file.log_index, None)
         read = _Read() if future is None else future.result()
         for at, row_group in enumerate(wanted):
@@ -122,8 +129,6 @@ class ReadAhead:
             records = read.found.pop(row_group, None)
             if records is None:
                 for _, records in self._reader.row_groups(file, wanted[at:]):
-                    self._largest_bytes = max(self._largest_bytes, records.nbytes)
                     yield records
                 return
-            self._largest_bytes = max(self._largest_bytes, records.nbytes)
             yield records

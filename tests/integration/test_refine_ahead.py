@@ -20,6 +20,7 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import parse_archive_key
 from archiver.settings import load_settings
 from tests.support.intake_files import Intake, Row
+from tests.support.processes import until
 from tests.support.refining import DAY, NOW, task_of
 
 PATIENCE_S = 30.0
@@ -124,9 +125,7 @@ def test_no_more_archives_wait_for_their_upload_than_are_under_way(store: Watche
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run, task, store)
         try:
-            until_s = time.monotonic() + PATIENCE_S
-            while len(spooled(store)) < 3 and time.monotonic() < until_s:
-                time.sleep(0.005)
+            until("three archives are complete", lambda: len(spooled(store)) >= 3, PATIENCE_S)
             time.sleep(0.2)  # one more would be seen
             assert len(spooled(store)) == 3, "two are under way, and the task waits for the first with one more in its hands"
         finally:
@@ -202,10 +201,7 @@ def test_who_stops_asking_waits_for_what_is_under_way(store: Watched) -> None:
     results = cast("Generator[PlanResult]", run_bundle(task, store))
     assert next(results).partition == 0
     try:
-        until_s = time.monotonic() + PATIENCE_S
-        while not store.under_way and time.monotonic() < until_s:
-            time.sleep(0.001)
-        assert store.under_way > 0, "else there is nothing to wait for"
+        until("there is something to wait for", lambda: store.under_way > 0, PATIENCE_S)
     finally:
         threading.Timer(0.2, gate.set).start()
     results.close()
@@ -227,10 +223,7 @@ def test_who_stops_asking_waits_for_what_is_being_read(store: Watched) -> None:
     # The first file tells how large they are, the second ends a plan: by then the next two are being read.
     first = next(results)
     assert (first.partition, first.error) == (0, None)
-    until_s = time.monotonic() + PATIENCE_S
-    while store.opening < 2 and time.monotonic() < until_s:
-        time.sleep(0.001)
-    assert store.opening == 2, "else there is nothing to wait for"
+    until("there is something to wait for", lambda: store.opening == 2, PATIENCE_S)
     threading.Timer(0.2, gate.set).start()
     results.close()
     assert store.opening == 0

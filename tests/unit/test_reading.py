@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from archiver.jobs.reading import ReadAhead
 from archiver.jobs.wanted import Part
 from intake.reader import IntakeReader
 from intake.segments import FileRef
+from tests.support.processes import until
 
 PATIENCE_S = 30.0
 Told = list[tuple[int, int | str]]
@@ -37,6 +39,9 @@ class Files:
     opened: list[int] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
     when_opened: Callable[[int], object] = lambda _: None
+
+    def begun_behind(self, index: int, count: int) -> bool:
+        return len([one for one in self.opened if one > index]) == count
 
     def row_groups(self, file: FileRef, wanted: Sequence[int]) -> Iterator[tuple[int, pa.RecordBatch]]:
         self.opened.append(file.log_index)
@@ -105,7 +110,7 @@ def test_it_gives_what_reading_in_turn_gives(
 
 
 def test_the_next_files_are_read_while_one_is_worked_on() -> None:
-    files, ahead = Files(), None
+    files = Files()
     begun = [threading.Event() for _ in range(6)]
     files.when_opened = lambda index: begun[index].set()
     ahead = ahead_of(files, 2)
@@ -137,12 +142,9 @@ def test_no_more_is_read_ahead_than_there_is_room_for(fit: int, expected: int, m
     for parts in ahead.through([parts_of(index, [0, 1]) for index in range(8)]):
         index = parts[0].file.log_index
         wanted = min(expected, 7 - index) if index else 0  # until something was read nobody knows how large it is
-        until_s = time.monotonic() + PATIENCE_S
-        while (begun := len([one for one in files.opened if one > index])) < wanted and time.monotonic() < until_s:
-            time.sleep(0.001)
-        assert begun == wanted
+        until("they are begun", partial(files.begun_behind, index, wanted), PATIENCE_S)
         time.sleep(0.005)  # one more would be seen
-        assert len([one for one in files.opened if one > index]) == wanted
+        assert files.begun_behind(index, wanted)
         list(ahead.row_groups(parts[0].file, [0, 1]))
     ahead.close()
     assert sorted(files.opened) == list(range(8))
