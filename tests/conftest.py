@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 
@@ -13,6 +14,10 @@ from archiver.redaction import Redactor
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's matter
 settings.load_profile("here")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what it runs in the background, and what tests start would inherit it: no interrupt would ever arrive there.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DAY_S = 86_400
 BEFORE_MIDNIGHT_S = 60

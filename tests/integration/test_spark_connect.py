@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 INTERRUPTED_S = 90.0
-"""For a command to end: it may have to leave the server after `answer_timeout` (20 s), and on a busy machine to end takes seconds more."""
+"""For a command to end: it may have to leave the server after `answer_timeout` (20 s), and more on a busy machine."""
 
 
 @pytest.fixture
