@@ -67,9 +67,10 @@ class ArchiveSettings(Group):
     open_writers_max: Annotated[StrictInt, Field(ge=1, le=4096)] = 64
     """Archives that one task writes at the same time. With row groups of some MiB it bounds a task's memory; archives whose records take
     less than 7 MiB there count by that, because many of them are read from the same intake files."""
-    reads_max: Annotated[StrictInt, Field(ge=0, le=64)] = 4
+    reads_max: Annotated[StrictInt, Field(ge=0, le=64)] | None = None
     """Intake files that one task reads while it works on those before, at most 32 MiB of them in memory, and as much of the one that it
-    works on; 0: each when its turn comes. More of them help where a bucket answers slowly and little of each file is needed."""
+    works on; 0: each when its turn comes. Left out it is 4 with a bucket, of which more help where it answers slowly and little of each
+    file is needed, and 0 with a folder, which keeps nobody waiting."""
     uploads_max: Annotated[StrictInt, Field(ge=0, le=64)] = 4
     """Archives of one task that are on their way into the store while it goes on with the next ones; 0: each is waited for. More of them
     help where a bucket answers slowly and archives are small."""

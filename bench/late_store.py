@@ -1,7 +1,7 @@
 """What a store that answers late costs a task, and what it brings that intake is read ahead and archives are stored beside the work.
 
 A topic is refined by one task in this process, without Spark: in 200 partitions, of which each intake file has a little, and in 4. With
-`archive.reads_max` and `archive.uploads_max` 0, where each intake file and each archive is waited for, and with their defaults. The store
+`archive.reads_max` and `archive.uploads_max` 0, where each intake file and each archive is waited for, and as with a bucket. The store
 is a local folder that opens an intake file, and answers the create of an archive, later by 0, 10 and 30 ms: as a bucket does that is so
 far away, but for the further reads of a file, which are as quick as the disk. Repetitions are in turns; ratios are of the same
 repetition, by the clock and by CPU.
@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic, TaskDescriptor
+from archiver.jobs.refined import READS_OF_A_BUCKET, RefineJob, RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.place import StorePlace
@@ -38,7 +38,7 @@ from bench.writer import spread
 LATE_MS = (0, 10, 30)
 PARTITIONS = (200, 4)
 RECORDS = 2_000_000
-DEFAULTS = RefineOptions(zstd_level=ZSTD_LEVEL)
+AHEAD = RefineOptions(zstd_level=ZSTD_LEVEL, reads_max=READS_OF_A_BUCKET)
 WAITING = RefineOptions(zstd_level=ZSTD_LEVEL, reads_max=0, uploads_max=0)
 
 
@@ -109,7 +109,7 @@ def case(work: Work, late_ms: int, repetitions: int) -> dict[str, Any]:
     waiting: list[tuple[float, float]] = []
     ahead: list[tuple[float, float]] = []
     for repetition in range(-1, repetitions):
-        for label, options, found in (("waiting", WAITING, waiting), ("ahead", DEFAULTS, ahead)):
+        for label, options, found in (("waiting", WAITING, waiting), ("ahead", AHEAD, ahead)):
             clock_s, cpu_s = work.run(late_ms, options)
             print(f"{work.archives} archives, {late_ms} ms, {label}: {clock_s:.2f} s, {cpu_s:.2f} s of CPU", file=sys.stderr, flush=True)
             if repetition >= 0:  # the first one warms up
@@ -136,8 +136,8 @@ def measure(records: int, partitions: Sequence[int], repetitions: int, late_ms: 
         "what": "a task with a store that answers late: everything waited for, by intake read ahead and archives stored beside the work",
         "records": records,
         "repetitions": repetitions,
-        "reads_max": DEFAULTS.reads_max,
-        "uploads_max": DEFAULTS.uploads_max,
+        "reads_max": AHEAD.reads_max,
+        "uploads_max": AHEAD.uploads_max,
         "topics": topics,
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {"python": platform.python_version(), "pyarrow": version("pyarrow")},

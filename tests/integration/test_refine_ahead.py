@@ -18,6 +18,7 @@ from archiver.jobs.refined import PlanResult, RefineOptions, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import parse_archive_key
+from archiver.objects.place import StorePlace
 from archiver.settings import load_settings
 from tests.support.intake_files import Intake, Row
 from tests.support.processes import until
@@ -271,6 +272,27 @@ def test_the_setting_is_what_a_task_is_told(tmp_path: Path) -> None:
     path.write_text(least + "archive: {uploads_max: 7, reads_max: 6, open_writers_max: 5}\n", encoding="utf-8")
     options = Application(load_settings(path, {}), {})._refine_options()
     assert (options.uploads_max, options.reads_max, options.open_writers_max) == (7, 6, 5)
+
+
+@pytest.mark.parametrize(
+    ("uri", "given", "expected"), [("file:///data", None, 0), ("s3://bucket/data", None, 4), ("file:///data", 3, 3), ("s3://b", 0, 0)]
+)
+def test_intake_is_read_ahead_where_a_bucket_keeps_one_waiting(uri: str, given: int | None, expected: int) -> None:
+    task = TaskDescriptor("c" * 32, StorePlace(uri), 1, {}, (), RefineOptions(reads_max=given))
+    assert task.reads_max == expected
+
+
+@pytest.mark.parametrize(("given", "threads"), [(0, False), (2, True)])
+def test_a_task_reads_ahead_as_it_is_told(store: Watched, given: int, threads: bool) -> None:
+    read_by: set[int] = set()
+    store.before_opening = lambda: read_by.add(threading.get_ident())
+    intake = Intake(store)
+    topic = intake.topic("raw", 1)
+    for _ in range(4):
+        intake.file({(topic, 0): [Row(NOW)]})
+    (result,) = run_bundle(task_of(intake, intake.plans(topic), options=RefineOptions(reads_max=given)), store)
+    assert result.error is None
+    assert (read_by != {threading.get_ident()}) is threads
 
 
 def _partition(key: str) -> int:

@@ -72,7 +72,7 @@ def main(folder: str, *bounds: str) -> None:
         plans_file.write_bytes(pickle.dumps([plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)]))
         return
     plans = pickle.loads(plans_file.read_bytes())
-    options = RefineOptions(buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]))
+    options = RefineOptions(buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]), reads_max=0)
     task = task_of(Intake(LocalObjectStore(Path(folder) / "data")), plans, options=options)
     before = peak_mib()
     for result in run_bundle(task):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.jobs.plan import Plan
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor
+from archiver.jobs.refined import READS_OF_A_BUCKET, PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.paths import Granularity, cluster_key
 from archiver.objects.place import S3Options, StorePlace
@@ -41,13 +42,18 @@ def job_of(
     options: RefineOptions | None = None,
     store: S3Options | None = None,
 ) -> RefineJob:
-    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is nobody's."""
+    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is nobody's. Intake is read ahead,
+    as from a bucket, unless the options say something of it.
+    """
     objects: Any = intake.objects
     if not (objects.root / cluster_key()).exists():
         identify(objects.root)
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for one in bundles for plan in one}
     place = StorePlace(f"file://{objects.root}", store or S3Options())
-    return RefineJob(CLUSTER, place, 1, topics, [tuple(one) for one in bundles], options or RefineOptions())
+    options = options or RefineOptions()
+    if options.reads_max is None:
+        options = replace(options, reads_max=READS_OF_A_BUCKET)
+    return RefineJob(CLUSTER, place, 1, topics, [tuple(one) for one in bundles], options)
 
 
 def job_of_rows(intake: Intake, rows: Sequence[Row], **more: Any) -> RefineJob:
