@@ -6,8 +6,9 @@ For a narrow message (8 columns), a wide one (40) and nested orders, 2 million r
   and statistics as an archive has them, both zstd at the level of archives;
 - `task`: everything a refinement task does, in this process, without Spark;
 - `refine`: the product's refinement on a warm Spark session on all cores, from planning to stored archives;
+- `refine_few`: the same with the records in as many partitions as there are cores, so as many archives as the libraries write files;
 - `whole`: what `archiver archive` drives, on as many new ones: the log read, planned, refined, told to the ledger and committed to a
-  table on a SQL catalog.
+  table on a SQL catalog; `whole_few`: the same with a partition per core.
 
 Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers among them. What is compared
 alternates, and a ratio is that of one repetition. `steps` are CPU seconds: of the libraries by a clock around each call, of a task by a
@@ -148,8 +149,8 @@ class Refinement:
 class Whole:
     """A deployment with one table, whose runs archive as many new records each time."""
 
-    def __init__(self, shape: Shape, records: int, folder: Path) -> None:
-        path = write_configuration(folder, shape, PARTITIONS)
+    def __init__(self, shape: Shape, records: int, folder: Path, partitions: int = PARTITIONS) -> None:
+        path = write_configuration(folder, shape, partitions)
         self._application = Application(load_settings(path, os.environ), os.environ)
         self._shape, self._records = shape, records
 
@@ -174,25 +175,30 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
     folder.mkdir()
     shape = SHAPES[name]
     sessions = SparkSessions(SparkSettings(master=f"local[{CORES}]"), os.environ)
-    ours = Refinement(shape, records, folder, sessions)
+    ours = Refinement(shape, records, folder / "many", sessions)
+    few = Refinement(shape, records, folder / "few", sessions, CORES)
     libraries = {options: Libraries(name, ours.paths, folder, options, pool) for options in (DEFAULT, TUNED)}
-    whole = Whole(shape, records, folder / "whole")
+    wholes = {"whole": Whole(shape, records, folder / "whole"), "whole_few": Whole(shape, records, folder / "whole-few", CORES)}
     runs: dict[str, Callable[[], None]] = {
         **{options: one.run for options, one in libraries.items()},
         "task": ours.here,
         "refine": ours.on_spark,
+        "refine_few": few.on_spark,
     }
-    spent: dict[str, list[tuple[float, float]]] = {run: [] for run in (*runs, "whole")}
+    spent: dict[str, list[tuple[float, float]]] = {run: [] for run in (*runs, *wholes)}
     for repetition in range(-1, repetitions):
         for run, work in runs.items():
             _timed(spent[run], work, f"{name:>7} {run:>8} {repetition + 1}")
             ours.clear()
-    sessions.close()  # one JVM in a process, and the whole has its own
+            few.clear()
+    sessions.close()  # one session in a process; the first whole starts its own, and the other uses it
     for repetition in range(-1, repetitions):
-        whole.prepare()
-        _timed(spent["whole"], whole.run, f"{name:>7}    whole {repetition + 1}")
+        for run, whole in wholes.items():
+            whole.prepare()
+            _timed(spent[run], whole.run, f"{name:>7} {run:>8} {repetition + 1}")
         _timed(spent[DEFAULT], libraries[DEFAULT].run, f"{name:>7}  default beside it")
-    whole.close()
+    for whole in wholes.values():
+        whole.close()
     return _document(records, repetitions, spent, ours, libraries)
 
 
@@ -220,10 +226,12 @@ def _document(
         "records_per_second": {run: spread([records / wall for _, wall in taken[first]]) for run, taken in spent.items()},
         "refine_by_libraries": ratios(default, refine),
         "tuned_by_libraries": ratios(default, spent[TUNED][first]),
+        "refine_few_by_libraries": ratios(default, spent["refine_few"][first]),
         "refine_tuned_by_libraries": ratios(spent[TUNED][first], refine),
         "refine_wall_by_libraries": ratios(default, refine, 1),
         "task_by_libraries": ratios(default, spent["task"][first]),
         "whole_by_libraries": ratios(spent[DEFAULT][beside], spent["whole"][first]),
+        "whole_few_by_libraries": ratios(spent[DEFAULT][beside], spent["whole_few"][first]),
         "stored_bytes": {**{options: one.stored_bytes for options, one in libraries.items()}, "archives": ours.stored_bytes},
         "steps": {
             **{options: {step: round(seconds, 3) for step, seconds in one.steps.items()} for options, one in libraries.items()},

@@ -7,7 +7,8 @@ with a smaller topic:
 - `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
-- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours;
+- `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one message;
+- `sink_by_schema`: the same with a converter for any schema;
 - `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: what is
   left of the work without promises.
 
@@ -41,7 +42,7 @@ from bench.peers.bare import Libraries
 from bench.peers.contender import Contender
 from bench.peers.ours import Archiver
 from bench.peers.parts import PROTOBUF, SINK, SPARK_KAFKA, WORKER, fetch
-from bench.peers.sink import Sink
+from bench.peers.sink import Sink, SinkBySchema
 from bench.peers.streaming import SmallTriggers, Streaming
 from bench.peers.upstream import PARTITIONS, decoded, facts, fill
 from bench.processes import all_cpu_seconds
@@ -50,7 +51,14 @@ from tests.support import kafka_server
 from tests.support.kafka_server import KafkaServer
 
 OURS, SMALL, BARE = "archiver", "small_triggers", "libraries"
-CONTENDERS: dict[str, type[Contender]] = {OURS: Archiver, "streaming": Streaming, SMALL: SmallTriggers, "sink": Sink, BARE: Libraries}
+CONTENDERS: dict[str, type[Contender]] = {
+    OURS: Archiver,
+    "streaming": Streaming,
+    SMALL: SmallTriggers,
+    "sink": Sink,
+    "sink_by_schema": SinkBySchema,
+    BARE: Libraries,
+}
 WANTED = {"sink": 6.0, "streaming": 4.0}
 """Times their records per core-second."""
 WARM, MEASURED = "warm", "orders"

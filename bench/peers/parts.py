@@ -1,4 +1,4 @@
-"""What the peers are made of: their packages, fetched as those of the tests are, and the one Java class of ours, compiled."""
+"""What the peers are made of: their packages, fetched as those of the tests are, and the Java classes of ours, compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SINK = tuple(f"org.apache.iceberg:iceberg-{name}:1.12.0" for name in ("kafka-con
 WORKER = ("org.apache.kafka:connect-runtime:4.3.1", kafka_server.PACKAGES[1])
 """Of the broker's release."""
 PROTOBUF = "com.google.protobuf:protobuf-java:4.33.0"
-CONVERTER = "benchpeers.OrderConverter"
+CONVERTER, BY_SCHEMA = "benchpeers.OrderConverter", "benchpeers.SchemaConverter"
 SOURCES = Path(__file__).with_name("java")
 
 
@@ -29,7 +29,7 @@ def spark_classpath() -> list[Path]:
 
 
 def worker_classpath() -> list[Path]:
-    """A worker of Kafka Connect, and the converter of orders."""
+    """A worker of Kafka Connect, and the converters."""
     return [converter(), *jars(*WORKER, transitive=True), *jars(PROTOBUF)]
 
 
@@ -48,5 +48,5 @@ def fetch() -> None:
 def converter() -> Path:
     """The folder with the compiled classes, and what lets a worker find them."""
     needed = [*jars(PROTOBUF), *jars(*WORKER, transitive=True)]
-    services = {"META-INF/services/org.apache.kafka.connect.storage.Converter": f"{CONVERTER}\n"}
+    services = {"META-INF/services/org.apache.kafka.connect.storage.Converter": f"{CONVERTER}\n{BY_SCHEMA}\n"}
     return compiled("bench-peers/converter", SOURCES, needed, services)

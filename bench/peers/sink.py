@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
@@ -10,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from archiver.java import require_java
+from bench import orders
 from bench.deployment import NAMESPACE
 from bench.peers.contender import Contender
-from bench.peers.parts import CONVERTER, sink_classpath, worker_classpath
+from bench.peers.parts import BY_SCHEMA, CONVERTER, sink_classpath, worker_classpath
 from tests.support.local_server import free_port
 from tests.support.mirroring import Cluster
 
@@ -29,9 +31,11 @@ _LOGGING = """<Configuration status="WARN">
 
 
 class Sink(Contender):
-    """A task for each core."""
+    """A task for each core, with a converter that knows this one message and nothing else."""
 
     unit_us = 1000
+    converter: Mapping[str, str] = {"value.converter": CONVERTER}
+    converter_is = "a Java class of ours for this one message"
 
     def settings(self) -> Mapping[str, Any]:
         return {
@@ -40,7 +44,7 @@ class Sink(Contender):
             "iceberg.control.commit.timeout-ms": 3000 * self.fresh_s,
             "offset.flush.interval.ms": 1000 * self.fresh_s,
             "consumer.max.poll.records": POLL_RECORDS,
-            "converter": "a Java class of ours for this one message",
+            "converter": self.converter_is,
         }
 
     def prepare(self, topics: Sequence[str]) -> None:
@@ -53,7 +57,7 @@ class Sink(Contender):
         properties = {
             "bootstrap.servers": self.brokers,
             "key.converter": bytes_converter,
-            "value.converter": CONVERTER,
+            **self.converter,
             "header.converter": bytes_converter,
             "offset.storage.file.filename": str(self.folder / "offsets"),
             "listeners": f"http://127.0.0.1:{self._port}",
@@ -127,3 +131,14 @@ class Sink(Contender):
             return answer.status, answer.read().decode()
         finally:
             connection.close()
+
+
+class SinkBySchema(Sink):
+    """The same with a converter that works from the schema, as those do that one can install."""
+
+    converter: Mapping[str, str] = {
+        "value.converter": BY_SCHEMA,
+        "value.converter.descriptor.set": base64.b64encode(orders.descriptor_set()).decode(),
+        "value.converter.message": "bench.Order",
+    }
+    converter_is = "a Java class of ours for any schema, by protobuf-java's DynamicMessage"

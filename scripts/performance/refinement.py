@@ -13,7 +13,9 @@ RUNS = {
     "tuned": "the libraries, options of archives",
     "task": "a task, without Spark",
     "refine": "refinement on Spark",
+    "refine_few": "refinement on Spark, a partition per core",
     "whole": "a whole run",
+    "whole_few": "a whole run, a partition per core",
 }
 STEPS = {
     "read": ("read", "read"),
@@ -36,11 +38,12 @@ def limit(results: Results) -> Section:
         {records} records of each message, {whole(found.number("partitions"))} partitions. *The libraries* are pyarrow and ptars
         alone, a process per core: read the same intake files, decode, encode again and compare, write one synced Parquet file each,
         zstd at the level of archives, with pyarrow's own options and with those of archives: encodings chosen from the same data,
-        statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark*
-        runs from planning to stored archives on a warm session; a *whole run* is what `archiver archive` drives: it also reads the log,
-        tells the ledger and commits to a table on a SQL catalog. CPU seconds are those of all processes, the JVM and its workers among
-        them. Ratios are of the same repetition; 1 would be as fast as the bare libraries. A task runs alone on its core, everything
-        else on all at once."""
+        statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark* runs
+        from planning to stored archives on a warm session; a *whole run* is what `archiver archive` drives: it also reads the log,
+        tells the ledger and commits to a table on a SQL catalog. *A partition per core* are the same records in fewer partitions, so
+        that there are as many archives as the libraries write files. CPU seconds are those of all processes, the JVM and its workers
+        among them. Ratios are of the same repetition; 1 would be as fast as the bare libraries. A task runs alone on its core,
+        everything else on all at once."""
     beyond = """
         Beyond what the libraries do, a task splits the stream into an archive per partition, computes ingest times and record
         digests, finds map keys that are there twice and fields that are unknown, and stores an object per partition durably. Encodings
@@ -75,7 +78,9 @@ def _ratios(shapes: Sequence[Measured], wanted: dict[str, float]) -> list[list[s
     ratios = {
         "a task": "task_by_libraries",
         f"refinement on Spark (wanted: {wanted['refine']})": "refine_by_libraries",
+        "refinement on Spark, a partition per core": "refine_few_by_libraries",
         f"a whole run (wanted: {wanted['whole']})": "whole_by_libraries",
+        "a whole run, a partition per core": "whole_few_by_libraries",
         "refinement on Spark, by the clock": "refine_wall_by_libraries",
     }
     rows = [[label, *(shown(one.spread(path), ratio) for one in shapes)] for label, path in ratios.items()]
@@ -211,7 +216,7 @@ def late_store(results: Results) -> Section:
         One task refines {whole(found.number("records"))} orders from and into a local folder that answers late when an intake file is
         opened and when an archive is created, as a bucket does that is so far away; other reads are as quick as the disk. Everything is
         waited for (`archive.reads_max` and `archive.uploads_max` 0), or up to {whole(found.number("reads_max"))} intake files are read
-        ahead and {whole(found.number("uploads_max"))} archives stored while the task goes on, the defaults;
+        ahead and {whole(found.number("uploads_max"))} archives stored while the task goes on, as with a bucket;
         {whole(found.number("repetitions"))} repetitions in turns
         ([decision 0060](decisions/0060-a-task-does-not-wait-for-its-store.md))."""
     rows = [

@@ -166,7 +166,7 @@ def test_peers_follow_their_figures() -> None:
     found["contenders"]["archiver"]["stored_bytes"] = [10, 50, 60]
     found["contenders"]["libraries"]["stored_bytes"] = [1]
     found["libraries_by_peer"] = {"streaming": spread(5.0), "sink": spread(6.0)}
-    for number, name in enumerate(("streaming", "small_triggers", "sink")):
+    for number, name in enumerate(("streaming", "small_triggers", "sink_by_schema", "sink")):
         found["contenders"][name]["stored_bytes"] = [60 - number]
     made = section(reading.peers, peers=found)
     assert verdicts(made) == ["reached", "**missed**", "reached"], "wanted are 4 and 6, and no more bytes"

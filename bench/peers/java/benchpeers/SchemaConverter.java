@@ -1,0 +1,185 @@
+package benchpeers;
+
+import com.google.protobuf.ByteString;
+import com.google.protobuf.DescriptorProtos.FileDescriptorProto;
+import com.google.protobuf.DescriptorProtos.FileDescriptorSet;
+import com.google.protobuf.Descriptors.Descriptor;
+import com.google.protobuf.Descriptors.DescriptorValidationException;
+import com.google.protobuf.Descriptors.EnumValueDescriptor;
+import com.google.protobuf.Descriptors.FieldDescriptor.JavaType;
+import com.google.protobuf.Descriptors.FieldDescriptor;
+import com.google.protobuf.Descriptors.FileDescriptor;
+import com.google.protobuf.DynamicMessage;
+import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.protobuf.Message;
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.Date;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.config.ConfigException;
+import org.apache.kafka.connect.data.Schema;
+import org.apache.kafka.connect.data.SchemaAndValue;
+import org.apache.kafka.connect.data.SchemaBuilder;
+import org.apache.kafka.connect.data.Struct;
+import org.apache.kafka.connect.data.Timestamp;
+import org.apache.kafka.connect.errors.DataException;
+import org.apache.kafka.connect.storage.Converter;
+
+/**
+ * Messages of any Protobuf schema for Kafka Connect, as a converter that one can install has to do it: it knows the schema when it is
+ * configured, so messages are parsed by protobuf-java's DynamicMessage and their fields taken one by one. Without a registry, which costs the
+ * usual ones a look into a map for each message. Timestamps are cut to milliseconds.
+ *
+ * Configured by `descriptor.set`, a FileDescriptorSet in base64, and `message`, the full name.
+ */
+public final class SchemaConverter implements Converter {
+    private static final String TIMESTAMP = "google.protobuf.Timestamp";
+
+    private Descriptor message;
+    private Plan plan;
+
+    @Override
+    public void configure(Map<String, ?> configs, boolean isKey) {
+        byte[] set = Base64.getDecoder().decode((String) configs.get("descriptor.set"));
+        String wanted = (String) configs.get("message");
+        try {
+            Map<String, FileDescriptor> files = new HashMap<>();
+            for (FileDescriptorProto file : FileDescriptorSet.parseFrom(set).getFileList()) {
+                FileDescriptor[] needed = file.getDependencyList().stream().map(files::get).toArray(FileDescriptor[]::new);
+                files.put(file.getName(), FileDescriptor.buildFrom(file, needed));
+            }
+            message = files.values().stream()
+                .flatMap(file -> file.getMessageTypes().stream())
+                .filter(one -> one.getFullName().equals(wanted))
+                .findFirst()
+                .orElseThrow(() -> new ConfigException("no message " + wanted));
+        } catch (InvalidProtocolBufferException | DescriptorValidationException error) {
+            throw new ConfigException("no descriptor set: " + error.getMessage());
+        }
+        plan = new Plan(message);
+    }
+
+    @Override
+    public byte[] fromConnectData(String topic, Schema schema, Object value) {
+        throw new DataException("messages are only read");
+    }
+
+    @Override
+    public SchemaAndValue toConnectData(String topic, byte[] value) {
+        if (value == null) {
+            return SchemaAndValue.NULL;
+        }
+        try {
+            return new SchemaAndValue(plan.schema, plan.struct(DynamicMessage.parseFrom(message, value)));
+        } catch (InvalidProtocolBufferException error) {
+            throw new DataException("no " + message.getFullName(), error);
+        }
+    }
+
+    /** What is done with the messages of one type. */
+    private static final class Plan {
+        private final FieldDescriptor[] fields;
+        private final Plan[] inner;
+        /** Of the fields' messages, or of the values of a map; null where there is none. */
+        private final Schema schema;
+
+        Plan(Descriptor type) {
+            fields = type.getFields().toArray(FieldDescriptor[]::new);
+            inner = new Plan[fields.length];
+            SchemaBuilder builder = SchemaBuilder.struct().name(type.getFullName()).optional();
+            for (int at = 0; at < fields.length; at++) {
+                FieldDescriptor field = fields[at];
+                FieldDescriptor item = field.isMapField() ? field.getMessageType().findFieldByNumber(2) : field;
+                if (isStruct(item)) {
+                    inner[at] = new Plan(item.getMessageType());
+                }
+                builder.field(field.getName(), schemaOf(field, inner[at]));
+            }
+            schema = builder.build();
+        }
+
+        Struct struct(Message from) {
+            Struct struct = new Struct(schema);
+            for (int at = 0; at < fields.length; at++) {
+                FieldDescriptor field = fields[at];
+                if (!field.hasPresence() || from.hasField(field)) {
+                    struct.put(field.getName(), value(field, inner[at], from.getField(field)));
+                }
+            }
+            return struct;
+        }
+
+        private static Object value(FieldDescriptor field, Plan plan, Object found) {
+            if (!field.isRepeated()) {
+                return single(field, plan, found);
+            }
+            List<?> items = (List<?>) found;
+            if (field.isMapField()) {
+                FieldDescriptor key = field.getMessageType().findFieldByNumber(1);
+                FieldDescriptor value = field.getMessageType().findFieldByNumber(2);
+                Map<Object, Object> entries = new HashMap<>();
+                for (Object item : items) {
+                    Message entry = (Message) item;
+                    entries.put(single(key, null, entry.getField(key)), single(value, plan, entry.getField(value)));
+                }
+                return entries;
+            }
+            List<Object> values = new ArrayList<>(items.size());
+            for (Object item : items) {
+                values.add(single(field, plan, item));
+            }
+            return values;
+        }
+
+        private static Object single(FieldDescriptor field, Plan plan, Object found) {
+            if (plan != null) {
+                return plan.struct((Message) found);
+            }
+            return switch (field.getJavaType()) {
+                case ENUM -> ((EnumValueDescriptor) found).getName();
+                case BYTE_STRING -> ((ByteString) found).toByteArray();
+                case MESSAGE -> date((Message) found);
+                default -> found;
+            };
+        }
+
+        private static Date date(Message found) {
+            Descriptor type = found.getDescriptorForType();
+            long seconds = (Long) found.getField(type.findFieldByNumber(1));
+            int nanos = (Integer) found.getField(type.findFieldByNumber(2));
+            return new Date(seconds * 1000 + nanos / 1_000_000);
+        }
+
+        private static Schema schemaOf(FieldDescriptor field, Plan plan) {
+            if (field.isMapField()) {
+                FieldDescriptor key = field.getMessageType().findFieldByNumber(1);
+                FieldDescriptor value = field.getMessageType().findFieldByNumber(2);
+                return SchemaBuilder.map(itemSchema(key, null), itemSchema(value, plan)).optional().build();
+            }
+            Schema item = itemSchema(field, plan);
+            return field.isRepeated() ? SchemaBuilder.array(item).optional().build() : item;
+        }
+
+        private static Schema itemSchema(FieldDescriptor field, Plan plan) {
+            if (plan != null) {
+                return plan.schema;
+            }
+            return switch (field.getJavaType()) {
+                case INT -> Schema.OPTIONAL_INT32_SCHEMA;
+                case LONG -> Schema.OPTIONAL_INT64_SCHEMA;
+                case FLOAT -> Schema.OPTIONAL_FLOAT32_SCHEMA;
+                case DOUBLE -> Schema.OPTIONAL_FLOAT64_SCHEMA;
+                case BOOLEAN -> Schema.OPTIONAL_BOOLEAN_SCHEMA;
+                case STRING, ENUM -> Schema.OPTIONAL_STRING_SCHEMA;
+                case BYTE_STRING -> Schema.OPTIONAL_BYTES_SCHEMA;
+                case MESSAGE -> Timestamp.builder().optional().build();
+            };
+        }
+
+        private static boolean isStruct(FieldDescriptor field) {
+            return field.getJavaType() == JavaType.MESSAGE && !field.getMessageType().getFullName().equals(TIMESTAMP);
+        }
+    }
+}
