@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from archiver.errors import ConfigInvalid, Halt, InvalidInput
 from archiver.query.columns import columns_by_id, columns_of, literal, quoted
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import duckdb
 
 BATCH_ROWS = 1024
+_Answer = TypeVar("_Answer")
 VERSION_MIN = 2
 NOT_INSTALLED = "`archiver query` needs DuckDB, which is not installed; install it with: pip install 'stream-archiver[query]'"
 TOO_OLD = "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade 'stream-archiver[query]'"
@@ -87,7 +89,8 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
         except duckdb.Error as error:
             raise Halt(f"a table cannot be opened: {_words(error)}") from error
         _lock(connection, tables)
-        yield _run(duckdb, connection, sql)
+        with _Beside(connection) as beside:
+            yield _run(duckdb, connection, sql, beside)
     finally:
         connection.close()
 
@@ -171,42 +174,57 @@ def _lock(connection: duckdb.DuckDBPyConnection, tables: Sequence[QueryTable]) -
     connection.execute("SET lock_configuration = true")
 
 
-def _run(duckdb: Any, connection: duckdb.DuckDBPyConnection, sql: str) -> Result:
+class _Beside:
+    """Lets DuckDB work in a thread of its own while this one waits, so that Ctrl-C ends it: DuckDB itself does not look for one while all
+    its threads are in the middle of a scan, which may take hours.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
+
+    def run(self, work: Callable[[], _Answer]) -> _Answer:
+        """Its answer, or what it raised. Ctrl-C interrupts it."""
+        future = self._pool.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            self._connection.interrupt()
+            raise
+
+
+def _run(duckdb: Any, connection: duckdb.DuckDBPyConnection, sql: str, beside: _Beside) -> Result:
     try:
-        found = connection.sql(sql)
+        found = beside.run(lambda: connection.sql(sql))
         columns = list(zip(found.columns, found.types, strict=True))
-        reader = found.to_arrow_reader(BATCH_ROWS)
+        reader = beside.run(lambda: found.to_arrow_reader(BATCH_ROWS))
     except duckdb.Error as error:
         raise _asked_wrongly(duckdb, error) from error
-    except RuntimeError as error:
-        _interrupted(error)
-        raise
     names: list[str] = []
     for name, _ in columns:
         free = (name if not number else f"{name}_{number}" for number in range(len(columns)))
         names.append(next(candidate for candidate in free if candidate not in names))
-    return Result(tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)), _rows(duckdb, reader))
+    return Result(
+        tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)), _rows(duckdb, reader, beside)
+    )
 
 
-def _rows(duckdb: Any, reader: Any) -> Iterator[tuple[Any, ...]]:
+def _rows(duckdb: Any, reader: Any, beside: _Beside) -> Iterator[tuple[Any, ...]]:
     import pyarrow as pa
 
     try:
-        for batch in reader:
+        while (batch := beside.run(lambda: next(reader, None))) is not None:
             yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns), strict=True)
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise _asked_wrongly(duckdb, error) from error
-    except RuntimeError as error:
-        _interrupted(error)
-        raise
     except ValueError as error:
         raise InvalidInput(f"a value of the result cannot be shown; cast it to text: {error}") from error
-
-
-def _interrupted(error: RuntimeError) -> None:
-    """Raise `KeyboardInterrupt` if it was one: DuckDB takes Ctrl-C for itself while it works, and makes its own error of it."""
-    if "interrupted" in str(error).lower():
-        raise KeyboardInterrupt from error
 
 
 def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:

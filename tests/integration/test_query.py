@@ -329,8 +329,15 @@ def test_without_duckdb_it_says_what_to_install(deployment: Deployment, monkeypa
     assert (done.code, "pip install 'stream-archiver[query]'" in done.err) == (3, True)
 
 
-def test_ctrl_c_ends_it(deployment: Deployment, archived: Driver) -> None:
-    slow = "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range * b.range % 7 = 1"
+@pytest.mark.parametrize(
+    "slow",
+    [
+        "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range * b.range % 7 = 1",
+        "SELECT count(*) FROM range(100000000000) a WHERE a.range % 7 = 3 AND sin(a.range) > 2",  # a single scan
+        "SELECT a.range FROM range(100000000000) a WHERE a.range < 3 OR sin(a.range) > 2",  # rows come, and then none for hours
+    ],
+)
+def test_ctrl_c_ends_it(slow: str, deployment: Deployment, archived: Driver) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "archiver", "query", slow, *MEMORY],
         env=deployment.environ(),
