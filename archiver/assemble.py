@@ -470,7 +470,7 @@ class Application(Upkeep):
         return RefineOptions(
             zstd_level=archive.zstd_level,
             open_writers_max=archive.open_writers_max,
-            reads_max=archive.reads_max,
+            reads_max=archive.reads_of(is_bucket=StorePlace.of(self.settings.data).is_s3),
             uploads_max=archive.uploads_max,
             failpoints=armed,
         )

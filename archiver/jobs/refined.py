@@ -52,10 +52,6 @@ class RefineTopic:
     (`archiver.jobs.known_ids`); None: there are none."""
 
 
-READS_OF_A_BUCKET = 4
-"""Intake files that a task reads ahead if nobody says otherwise."""
-
-
 @dataclass(frozen=True, slots=True)
 class RefineOptions:
     """How a worker does its work; bounds of its memory."""
@@ -66,9 +62,8 @@ class RefineOptions:
     """Plans that are written at the same time, those whose records take less than `writer_bytes` in memory counted by that; more plans of
     a bundle wait and read their intake files again."""
     writer_bytes: int = WRITER_BYTES
-    reads_max: int | None = None
-    """Intake files that a task reads while it works on those before; 0: each is read when its turn comes, in the task's own thread. None:
-    as many as its store is worth (`TaskDescriptor.reads_max`)."""
+    reads_max: int = 0
+    """Intake files that a task reads while it works on those before; 0: each is read when its turn comes, in the task's own thread."""
     uploads_max: int = 4
     """Archives of a task that are stored while it goes on with the next; 0: each is waited for, in the task's own thread."""
     row_group_rows: int = 1_000_000
@@ -97,13 +92,6 @@ class TaskDescriptor:
     topics: Mapping[TopicId, RefineTopic]
     plans: tuple[Plan, ...]
     options: RefineOptions
-
-    @property
-    def reads_max(self) -> int:
-        """Intake files that it reads ahead. Where nobody waits it costs more than it brings (decision 0061)."""
-        if self.options.reads_max is not None:
-            return self.options.reads_max
-        return READS_OF_A_BUCKET if self.place.is_s3 else 0
 
 
 @dataclass(frozen=True, slots=True)

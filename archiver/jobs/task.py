@@ -67,7 +67,7 @@ class _Demultiplexer:
         self._task = task
         self._objects = objects
         self._uploads = uploads
-        self._reader = ReadAhead(IntakeReader(objects), task.reads_max, self._still_wanted)
+        self._reader = ReadAhead(IntakeReader(objects), task.options.reads_max, self._still_wanted)
         self._topics = topics
         self._plans = plans
         self._works: list[_Work] = []

@@ -8,7 +8,7 @@ with a smaller topic:
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
 - `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one message;
-- `sink_by_schema`: the same with a converter for any schema;
+- `sink_by_schema`: the same with a converter that works from the schema, by protobuf-java's DynamicMessage;
 - `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: what is
   left of the work without promises.
 

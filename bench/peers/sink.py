@@ -134,11 +134,11 @@ class Sink(Contender):
 
 
 class SinkBySchema(Sink):
-    """The same with a converter that works from the schema, as those do that one can install."""
+    """The same with a converter that works from the schema, by DynamicMessage."""
 
     converter: Mapping[str, str] = {
         "value.converter": BY_SCHEMA,
         "value.converter.descriptor.set": base64.b64encode(orders.descriptor_set()).decode(),
         "value.converter.message": "bench.Order",
     }
-    converter_is = "a Java class of ours for any schema, by protobuf-java's DynamicMessage"
+    converter_is = "a Java class of ours, by protobuf-java's DynamicMessage"

@@ -15,7 +15,7 @@ CONTENDERS = {
     "streaming": "Structured Streaming in one batch",
     "small_triggers": "Structured Streaming in batches of {batch}",
     "sink": "Iceberg's sink for Kafka Connect",
-    "sink_by_schema": "the sink with a converter for any schema",
+    "sink_by_schema": "the sink by DynamicMessage",
     "libraries": "the libraries alone",
 }
 
@@ -40,8 +40,8 @@ def peers(results: Results) -> Section:
         sums of all columns are those that were sent, or there is no result. Of these the archiver alone takes records in durably by
         itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The peers keep the message's
         columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the archiver. The sink has a
-        converter written for this one message, which does less than any that one can install, and in a run of its own one that works
-        from the schema, by protobuf-java's dynamic messages, as those do. *The libraries alone* are no peer: a process per core
+        converter written for this one message, which reads its bytes straight into Connect's structs, and in a run of its own one that
+        works from the schema, by protobuf-java's DynamicMessage. *The libraries alone* are no peer: a process per core
         with the Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what was found
         best for the archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or offset: they tell
         what is left of this work in Python without promises."""

@@ -40,10 +40,10 @@ def limit(results: Results) -> Section:
         zstd at the level of archives, with pyarrow's own options and with those of archives: encodings chosen from the same data,
         statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark* runs
         from planning to stored archives on a warm session; a *whole run* is what `archiver archive` drives: it also reads the log,
-        tells the ledger and commits to a table on a SQL catalog. *A partition per core* are the same records in fewer partitions, so
-        that there are as many archives as the libraries write files. CPU seconds are those of all processes, the JVM and its workers
-        among them. Ratios are of the same repetition; 1 would be as fast as the bare libraries. A task runs alone on its core,
-        everything else on all at once."""
+        tells the ledger and commits to a table on a SQL catalog. *A partition per core* are the same records in fewer partitions, in
+        intake files of their own, so in few large archives; these runs come right behind those that they stand below. CPU seconds are
+        those of all processes, the JVM and its workers among them. Ratios are of the same repetition; 1 would be as fast as the bare
+        libraries. A task runs alone on its core, everything else on all at once."""
     beyond = """
         Beyond what the libraries do, a task splits the stream into an archive per partition, computes ingest times and record
         digests, finds map keys that are there twice and fields that are unknown, and stores an object per partition durably. Encodings

@@ -16,6 +16,7 @@ from archiver.jobs.task import run_bundle
 from archiver.objects.cluster import ensure_cluster
 from archiver.objects.place import StorePlace
 from archiver.objects.s3 import S3ObjectStore
+from archiver.settings_topics import READS_OF_A_BUCKET
 from archiver.stream.archives import list_archives, read_footer
 from intake.reader import IntakeReader
 from tests.support.intake_files import Intake, Row
@@ -58,7 +59,7 @@ class Filled:
     def task(self) -> TaskDescriptor:
         plans = [plan for partition in range(2) for plan in self.intake.plans(self.topic, partition)]
         topics = {self.topic: RefineTopic(self.topic, "orders", raw_schema(), "day")}
-        return TaskDescriptor(self.cluster, self.place, 1, topics, tuple(plans), RefineOptions())
+        return TaskDescriptor(self.cluster, self.place, 1, topics, tuple(plans), RefineOptions(reads_max=READS_OF_A_BUCKET))
 
 
 def test_an_intake_file_is_one_request_to_write_and_few_to_read(server: S3Server, faults: S3Faults) -> None:
@@ -111,7 +112,7 @@ def test_keys_travel_to_workers_and_show_nowhere(server: S3Server, spark_session
     task = filled.task()
     assert SECRET_ACCESS_KEY not in repr(task) + str(task)
     assert SECRET_ACCESS_KEY.encode() in pickle.dumps(task), "else this test shows nothing"
-    job = RefineJob(filled.cluster, filled.place, 1, task.topics, [task.plans], RefineOptions())
+    job = RefineJob(filled.cluster, filled.place, 1, task.topics, [task.plans], RefineOptions(reads_max=READS_OF_A_BUCKET))
     assert SECRET_ACCESS_KEY not in repr(job)
     session = spark_session
     results: list[PlanResult] = SparkRefiner(lambda: session).refine(job)  # type: ignore[arg-type, return-value]

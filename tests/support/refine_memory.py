@@ -72,8 +72,8 @@ def main(folder: str, *bounds: str) -> None:
         plans_file.write_bytes(pickle.dumps([plan for partition in range(PARTITIONS) for plan in intake.plans(topic, partition)]))
         return
     plans = pickle.loads(plans_file.read_bytes())
-    options = RefineOptions(buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]), reads_max=0)
-    task = task_of(Intake(LocalObjectStore(Path(folder) / "data")), plans, options=options)
+    options = RefineOptions(buffer_bytes=int(bounds[0]), row_group_bytes=int(bounds[1]), reads_max=int(bounds[2]))
+    task = task_of(Intake(LocalObjectStore(Path(folder) / "data")), plans, options=options, ahead=False)
     before = peak_mib()
     for result in run_bundle(task):
         assert result.error is None, result.why

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.jobs.plan import Plan
-from archiver.jobs.refined import READS_OF_A_BUCKET, PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor
+from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor
 from archiver.jobs.task import run_bundle
 from archiver.objects.paths import Granularity, cluster_key
 from archiver.objects.place import S3Options, StorePlace
 from archiver.schema.state import TopicSchema
+from archiver.settings_topics import READS_OF_A_BUCKET
 from tests.support.intake_files import Intake, Row
 from tests.support.orders import raw_schema, rows_of
 
@@ -41,9 +42,10 @@ def job_of(
     granularity: Granularity = "day",
     options: RefineOptions | None = None,
     store: S3Options | None = None,
+    ahead: bool = True,
 ) -> RefineJob:
-    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is nobody's. Intake is read ahead,
-    as from a bucket, unless the options say something of it.
+    """A job of these bundles; every topic has the same schema. The folder becomes the cluster's, if it is nobody's. `ahead`: intake is read
+    ahead as from a bucket, unless the options say by how much.
     """
     objects: Any = intake.objects
     if not (objects.root / cluster_key()).exists():
@@ -51,7 +53,7 @@ def job_of(
     topics = {plan.topic_id: RefineTopic(plan.topic_id, plan.topic, schema or raw_schema(), granularity) for one in bundles for plan in one}
     place = StorePlace(f"file://{objects.root}", store or S3Options())
     options = options or RefineOptions()
-    if options.reads_max is None:
+    if ahead and not options.reads_max:
         options = replace(options, reads_max=READS_OF_A_BUCKET)
     return RefineJob(CLUSTER, place, 1, topics, [tuple(one) for one in bundles], options)
 

@@ -262,12 +262,12 @@ def test_requests(tmp_path: Path) -> None:
 @pytest.mark.timeout(TIMEOUT_S + 60)
 def test_limit(tmp_path: Path) -> None:
     (shape,) = measured("limit", tmp_path)["shapes"].values()
-    runs = {"default", "tuned", "task", "refine", "whole"}
+    runs = {"default", "tuned", "task", "refine", "refine_few", "whole", "whole_few"}
     for figures in (shape["records_per_core_second"], shape["records_per_second"]):
         assert set(figures) == runs
         for figure in figures.values():
             check_spread(figure)
-    for ratio in ("refine", "refine_tuned", "refine_wall", "task", "whole"):
+    for ratio in ("refine", "refine_few", "refine_tuned", "refine_wall", "task", "whole", "whole_few"):
         check_spread(shape[f"{ratio}_by_libraries"])
     # Each process reads all its files, whatever the options: nobody was measured on less.
     assert all(size > 100_000 for size in shape["stored_bytes"].values())

@@ -135,13 +135,17 @@ def test_the_limit_follows_its_figures() -> None:
     found = document_of("limit")
     for number, shape in enumerate(found["shapes"].values()):
         shape["refine_by_libraries"] = spread(0.95 if number else 0.123)
+        shape["refine_few_by_libraries"] = spread(0.6)
         shape["whole_by_libraries"] = spread(0.5)
+        shape["whole_few_by_libraries"] = spread(0.7)
         shape["tuned_by_libraries"] = spread(1.3)
     found["wanted_at_least"]["tuned"] = 1.3
     first, *others = found["shapes"]
     made = section(refinement.limit, limit=found)
     assert verdicts(made) == [f"reached: {' and '.join(others)}; **missed**: {first}", "**missed**", "reached"]
     assert "| refinement on Spark (wanted: 0.9) | 0.12 (0.06 to 0.25) | 0.95 (0.47 to 1.90) |" in words(made).replace("0.061", "0.06")
+    assert "| refinement on Spark, a partition per core | 0.60 (0.30 to 1.20) |" in words(made)
+    assert "| a whole run, a partition per core | 0.70 (0.35 to 1.40) |" in words(made)
     found["wanted_at_least"] = {"refine": 0.1, "whole": 0.5}
     assert verdicts(section(refinement.limit, limit=found)) == ["reached", "reached"]
 
@@ -173,6 +177,7 @@ def test_peers_follow_their_figures() -> None:
     found["contenders"]["sink"]["stored_bytes"] = [49]
     assert verdicts(section(reading.peers, peers=found))[-1] == "**missed**"
     assert "| the archiver | 200 (100 to 400) |" in words(made)
+    assert "| the sink by DynamicMessage |" in words(made)
     assert "4.0 (2.0 to 8.0) times that of Structured Streaming in one batch, wanted: 4;" in words(made)
     alone = (
         "the libraries alone do 5.0 (2.5 to 10.0) times the work of Structured Streaming in one batch (wanted of the archiver: 4) and 6.0 ("

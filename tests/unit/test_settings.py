@@ -89,7 +89,7 @@ def test_defaults_and_relative_paths(tmp_path: Path) -> None:
     assert (settings.intake.queue_bytes_max, settings.intake.row_group_bytes, settings.intake.close_timeout) == (64_000_000, 2**20, 30.0)
     assert (settings.archive.commit_attempts_max, settings.archive.snapshots_max, settings.archive.snapshots_age) == (20, 100, 900.0)
     assert (settings.archive.merge_every, settings.archive.open_writers_max, settings.archive.zstd_level) == (25, 64, 1)
-    assert settings.archive.reads_max is RefineOptions().reads_max is None
+    assert [settings.archive.reads_of(is_bucket=one) for one in (False, True)] == [RefineOptions().reads_max, 4] == [0, 4]
     assert settings.archive.uploads_max == RefineOptions().uploads_max == 4
     assert settings.testing.failpoints is False
     assert settings.topics == ()

@@ -19,6 +19,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.kafka.common.config.ConfigException;
+import org.apache.kafka.connect.data.Field;
 import org.apache.kafka.connect.data.Schema;
 import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.data.SchemaBuilder;
@@ -28,11 +29,11 @@ import org.apache.kafka.connect.errors.DataException;
 import org.apache.kafka.connect.storage.Converter;
 
 /**
- * Messages of any Protobuf schema for Kafka Connect, as a converter that one can install has to do it: it knows the schema when it is
- * configured, so messages are parsed by protobuf-java's DynamicMessage and their fields taken one by one. Without a registry, which costs the
- * usual ones a look into a map for each message. Timestamps are cut to milliseconds.
+ * Messages of a Protobuf schema for Kafka Connect by protobuf-java's DynamicMessage, which is what there is in Java for a schema that is known
+ * only when the program runs. What of a field does not depend on the message is found out once. Without a registry. Timestamps are cut to
+ * milliseconds. Not for schemas that contain themselves, nor for messages within messages by name.
  *
- * Configured by `descriptor.set`, a FileDescriptorSet in base64, and `message`, the full name.
+ * Configured by `descriptor.set`, a FileDescriptorSet in base64 in which each file comes behind those it imports, and `message`, the full name.
  */
 public final class SchemaConverter implements Converter {
     private static final String TIMESTAMP = "google.protobuf.Timestamp";
@@ -81,56 +82,70 @@ public final class SchemaConverter implements Converter {
     /** What is done with the messages of one type. */
     private static final class Plan {
         private final FieldDescriptor[] fields;
-        private final Plan[] inner;
+        private final boolean[] presence;
+        /** Of maps, null for other fields. */
+        private final FieldDescriptor[] keys;
+        private final FieldDescriptor[] values;
         /** Of the fields' messages, or of the values of a map; null where there is none. */
+        private final Plan[] inner;
+        private final Field[] targets;
         private final Schema schema;
 
         Plan(Descriptor type) {
             fields = type.getFields().toArray(FieldDescriptor[]::new);
+            presence = new boolean[fields.length];
+            keys = new FieldDescriptor[fields.length];
+            values = new FieldDescriptor[fields.length];
             inner = new Plan[fields.length];
             SchemaBuilder builder = SchemaBuilder.struct().name(type.getFullName()).optional();
             for (int at = 0; at < fields.length; at++) {
                 FieldDescriptor field = fields[at];
-                FieldDescriptor item = field.isMapField() ? field.getMessageType().findFieldByNumber(2) : field;
+                presence[at] = field.hasPresence();
+                if (field.isMapField()) {
+                    keys[at] = field.getMessageType().findFieldByNumber(1);
+                    values[at] = field.getMessageType().findFieldByNumber(2);
+                }
+                FieldDescriptor item = field.isMapField() ? values[at] : field;
                 if (isStruct(item)) {
                     inner[at] = new Plan(item.getMessageType());
                 }
                 builder.field(field.getName(), schemaOf(field, inner[at]));
             }
             schema = builder.build();
+            targets = schema.fields().toArray(Field[]::new);
         }
 
         Struct struct(Message from) {
             Struct struct = new Struct(schema);
             for (int at = 0; at < fields.length; at++) {
                 FieldDescriptor field = fields[at];
-                if (!field.hasPresence() || from.hasField(field)) {
-                    struct.put(field.getName(), value(field, inner[at], from.getField(field)));
+                if (!presence[at] || from.hasField(field)) {
+                    struct.put(targets[at], value(at, from.getField(field)));
                 }
             }
             return struct;
         }
 
-        private static Object value(FieldDescriptor field, Plan plan, Object found) {
+        private Object value(int at, Object found) {
+            FieldDescriptor field = fields[at];
             if (!field.isRepeated()) {
-                return single(field, plan, found);
+                return single(field, inner[at], found);
             }
             List<?> items = (List<?>) found;
-            if (field.isMapField()) {
-                FieldDescriptor key = field.getMessageType().findFieldByNumber(1);
-                FieldDescriptor value = field.getMessageType().findFieldByNumber(2);
+            if (keys[at] != null) {
                 Map<Object, Object> entries = new HashMap<>();
                 for (Object item : items) {
                     Message entry = (Message) item;
-                    entries.put(single(key, null, entry.getField(key)), single(value, plan, entry.getField(value)));
+                    Object value = single(values[at], inner[at], entry.getField(values[at]));
+                    entries.put(single(keys[at], null, entry.getField(keys[at])), value);
                 }
                 return entries;
             }
-            List<Object> values = new ArrayList<>(items.size());
+            List<Object> list = new ArrayList<>(items.size());
             for (Object item : items) {
-                values.add(single(field, plan, item));
+                list.add(single(field, inner[at], item));
             }
-            return values;
+            return list;
         }
 
         private static Object single(FieldDescriptor field, Plan plan, Object found) {
@@ -146,9 +161,9 @@ public final class SchemaConverter implements Converter {
         }
 
         private static Date date(Message found) {
-            Descriptor type = found.getDescriptorForType();
-            long seconds = (Long) found.getField(type.findFieldByNumber(1));
-            int nanos = (Integer) found.getField(type.findFieldByNumber(2));
+            List<FieldDescriptor> parts = found.getDescriptorForType().getFields(); // seconds and nanos
+            long seconds = (Long) found.getField(parts.get(0));
+            int nanos = (Integer) found.getField(parts.get(1));
             return new Date(seconds * 1000 + nanos / 1_000_000);
         }
 
