@@ -54,7 +54,8 @@ def peers(results: Results) -> Section:
     ]
     limit = f"""
         For a core-second the libraries alone do {" and ".join(most)}; the archiver does
-        {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries."""
+        {shown(found.spread("archiver_by_peer.libraries"), ratio)} times the work of the libraries
+        ([decision 0062](decisions/0062-what-is-left-to-the-limit.md))."""
     head = ["", "thousand records per core-second", "by the clock, thousand a second", "last commit after most of the work", "stored"]
     rows = [[label, *_contender(found.at(f"contenders.{name}"))] for name, label in names.items()]
     aims = [
