@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     import duckdb
 
 BATCH_ROWS = 1024
-_Answer = TypeVar("_Answer")
+_INTERRUPT_EVERY_S = 0.1
 VERSION_MIN = 2
 NOT_INSTALLED = "`archiver query` needs DuckDB, which is not installed; install it with: pip install 'stream-archiver[query]'"
 TOO_OLD = "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade 'stream-archiver[query]'"
 """Older ones find what is inside of structs by name only."""
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +188,14 @@ class _Beside:
         return self
 
     def __exit__(self, *_: object) -> None:
+        behind = self._pool.submit(int)  # done when whatever still runs is over
+        while wait([behind], _INTERRUPT_EVERY_S).not_done:
+            self._connection.interrupt()  # again and again: a statement that begins only now forgets what came before
         self._pool.shutdown()
 
     def run(self, work: Callable[[], _Answer]) -> _Answer:
-        """Its answer, or what it raised. Ctrl-C interrupts it."""
-        future = self._pool.submit(work)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            self._connection.interrupt()
-            raise
+        """Its answer, or what it raised. What still runs when the block is left is interrupted."""
+        return self._pool.submit(work).result()
 
 
 def _run(duckdb: Any, connection: duckdb.DuckDBPyConnection, sql: str, beside: _Beside) -> Result:

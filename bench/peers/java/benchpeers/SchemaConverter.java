@@ -105,11 +105,11 @@ public final class SchemaConverter implements Converter {
                     keys[at] = field.getMessageType().findFieldByNumber(1);
                     values[at] = field.getMessageType().findFieldByNumber(2);
                 }
-                FieldDescriptor item = field.isMapField() ? values[at] : field;
+                FieldDescriptor item = keys[at] == null ? field : values[at];
                 if (isStruct(item)) {
                     inner[at] = new Plan(item.getMessageType());
                 }
-                builder.field(field.getName(), schemaOf(field, inner[at]));
+                builder.field(field.getName(), schemaOf(at));
             }
             schema = builder.build();
             targets = schema.fields().toArray(Field[]::new);
@@ -167,14 +167,12 @@ public final class SchemaConverter implements Converter {
             return new Date(seconds * 1000 + nanos / 1_000_000);
         }
 
-        private static Schema schemaOf(FieldDescriptor field, Plan plan) {
-            if (field.isMapField()) {
-                FieldDescriptor key = field.getMessageType().findFieldByNumber(1);
-                FieldDescriptor value = field.getMessageType().findFieldByNumber(2);
-                return SchemaBuilder.map(itemSchema(key, null), itemSchema(value, plan)).optional().build();
+        private Schema schemaOf(int at) {
+            if (keys[at] != null) {
+                return SchemaBuilder.map(itemSchema(keys[at], null), itemSchema(values[at], inner[at])).optional().build();
             }
-            Schema item = itemSchema(field, plan);
-            return field.isRepeated() ? SchemaBuilder.array(item).optional().build() : item;
+            Schema item = itemSchema(fields[at], inner[at]);
+            return fields[at].isRepeated() ? SchemaBuilder.array(item).optional().build() : item;
         }
 
         private static Schema itemSchema(FieldDescriptor field, Plan plan) {
