@@ -50,8 +50,8 @@ def settle(ground: Ground, scene: Scene, fault: str) -> None:
         last = _clean_all(daemon)
         _nothing_to_do(daemon)
         _complete(daemon.audit())
-        _no_litter(daemon, last.needed)
         scene.check(daemon)
+    _no_litter(ground, last.needed)
     _judge(ground, scene, fault)
 
 
@@ -97,9 +97,12 @@ def _complete(document: Mapping[str, Any]) -> None:
             assert item["pending"] == [], item
 
 
-def _no_litter(daemon: Daemon, needed: int) -> None:
-    """No staging of anybody, and of intake what is `needed`: by a topic that is never archived, or a snapshot to go back to."""
-    data = daemon.deployment.data
+def _no_litter(ground: Ground, needed: int) -> None:
+    """No staging of anybody, and of intake what is `needed`: by a topic that is never archived, or a snapshot to go back to.
+
+    Once nobody works any more: the thread that makes checkpoints beside a daemon has a file in the making at any time.
+    """
+    data = ground.deployment.data
     left = [path for path in (data / ".spool").rglob("*") if path.is_file()]
     assert not left, left
     there = [path for path in (data / "intake").rglob("*") if path.is_file()]
