@@ -128,7 +128,7 @@ audit-dependencies:  ## Ask PyPI whether what the locks name has known vulnerabi
 		$(AUDIT)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r requirements/$$lock.lock || exit 1; \
 	done
 
-bench: bench-limit bench-writer bench-log bench-intake bench-schema bench-edge bench-growth bench-backlog bench-deep-audit bench-mirror bench-control-topic bench-capacity  ## Run all measurements
+bench: bench-limit bench-writer bench-capacity bench-log bench-intake bench-schema bench-edge bench-deep-audit bench-growth bench-backlog bench-mirror bench-control-topic bench-peers bench-freshness bench-late-store bench-partitions bench-compaction bench-memory bench-requests bench-cost bench-etcd  ## Run all measurements, one after the other (many hours, 25 GB of disk)
 
 bench-limit: java $(INSTALLED)  ## Measure refinement against the libraries alone, and show where the time goes (needs Java)
 	$(BIN)/python -m bench.limit --output bench/results/limit.json

@@ -1,8 +1,21 @@
-"""`python -m archiver` is the command `archiver`."""
+"""The command `archiver`, also as `python -m archiver`."""
 
 from __future__ import annotations
 
-from archiver.cli.app import main
+import sys
+
+from archiver.exits import INTERRUPTED
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        from archiver.cli.app import main as begin
+    except KeyboardInterrupt:  # what the command needs takes a moment to load
+        sys.stderr.write("interrupted\n")
+        sys.exit(INTERRUPTED)
+    begin()
+
 
 if __name__ == "__main__":
     main()

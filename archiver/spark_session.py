@@ -14,7 +14,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from archiver.errors import Halt, RetryLater
 from archiver.java import require_java
 from archiver.scratch import scratch_folder
 from archiver.settings import SparkSettings
-from archiver.spark_watch import ENDED_S, Pulse
+from archiver.spark_watch import ENDED_S, Pulse, beside
 
 _log = logging.getLogger(__name__)
 
@@ -143,7 +142,12 @@ class SparkSessions:
         with self.answering():
             if SparkContext._gateway is not None and not _alive(SparkContext._gateway):
                 _reset()  # Its JVM died after a start that failed: no session was there to notice it.
-        folder, start = _process_folder(), _Start(self._settings.start_timeout)
+        start = _Start(self._settings.start_timeout)
+        return beside(lambda: self._started(start), start.give_up, "spark-start")
+
+    def _started(self, start: _Start) -> SparkSession:
+        """A session with a JVM of its own; raises as `session`."""
+        folder = _process_folder()
         try:
             conf = SparkConf(loadDefaults=False).setAll(sorted(properties(self._settings, folder).items()))
             with start, _environment(self._settings), (folder / "spark.log").open("ab") as log:
@@ -203,6 +207,7 @@ class _Start:
         self._timer.daemon = True
         self.overdue = False
         """Whether it was killed because it took too long."""
+        self._given_up = False
 
     def __enter__(self) -> None:
         self._popen, _gateways.Popen = _gateways.Popen, self._open
@@ -211,6 +216,12 @@ class _Start:
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         _gateways.Popen = self._popen
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more: end the JVM, also one that is only about to be started."""
+        self._given_up = True
+        if self._process is not None:
+            self._process.kill()
 
     def killed(self) -> int | None:
         """The exit code of a JVM that a signal has ended, as its parent or as a shell tells it; None if it has not ended so."""
@@ -223,6 +234,8 @@ class _Start:
 
     def _open(self, *arguments: Any, **options: Any) -> Any:
         self._process = self._popen(*arguments, **options)
+        if self._given_up:
+            self._process.kill()
         return self._process
 
     def _kill(self) -> None:
@@ -332,25 +345,8 @@ def _launch(conf: SparkConf, log: IO[bytes]) -> None:
     """Start a JVM whose error output goes to `log`, unless this process has one already."""
     if SparkContext._gateway is None:
         launch: Callable[..., Any] = launch_gateway
-        with _interrupts_held():
-            SparkContext._gateway = launch(conf, {"stderr": log, "stdout": log})
-            SparkContext._jvm = SparkContext._gateway.jvm
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Keep a Ctrl-C until the JVM answers: one that meets pyspark half-way leaves a JVM behind that nobody knows of."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            signal.raise_signal(signal.SIGINT)
+        SparkContext._gateway = launch(conf, {"stderr": log, "stdout": log})
+        SparkContext._jvm = SparkContext._gateway.jvm
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ import logging
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,6 +28,23 @@ ENDED_S = 2.0
 _CANCEL_EVERY_S = 0.5
 _NUMBERS = itertools.count(1)
 """Of the jobs of this process."""
+_Answer = TypeVar("_Answer")
+
+
+def beside(work: Callable[[], _Answer], give_up: Callable[[], object], name: str) -> _Answer:
+    """What `work` answers or raises, done by a thread of that name while this one waits.
+
+    py4j takes a Ctrl-C that meets it in a call for an error of the call, and pyspark's own handler asks the JVM from within that call. Here
+    it reaches the thread that waits; then `give_up` must see to it that the other one ends.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix=name) as runner:
+        doing = runner.submit(work)
+        try:
+            return doing.result()
+        except BaseException:
+            if not doing.done():
+                give_up()
+            raise
 
 
 class Pulse:

@@ -12,8 +12,9 @@ For a narrow message (8 columns), a wide one (40) and nested orders, 2 million r
   table on a SQL catalog; `whole_few`: the same with a partition per core.
 
 Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers among them. What is compared
-alternates, always in the same order, and a ratio is that of one repetition. `steps` are CPU seconds: of the libraries by a clock around
-each call, of a task by a profile of one more run; `spark` is what `refine` takes beyond the task in the same repetition.
+alternates: each repetition begins with the next of them, and every other one goes backwards. A ratio is that of one repetition. `steps` are
+CPU seconds: of the libraries by a clock around each call, of a task by a profile of one more run; `spark` is what `refine` takes beyond
+the task in the same repetition.
 
     python -m bench.limit [--quick] [--records 2000000] [--repetitions 5] [--shapes narrow,wide,nested] [--output bench/results/limit.json]
 """
@@ -30,7 +31,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -188,19 +189,26 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
     }
     spent: dict[str, list[tuple[float, float]]] = {run: [] for run in (*runs, *wholes)}
     for repetition in range(-1, repetitions):
-        for run, work in runs.items():
-            _timed(spent[run], work, f"{name:>7} {run:>8} {repetition + 1}")
+        for run in in_turn([*runs], repetition):
+            _timed(spent[run], runs[run], f"{name:>7} {run:>10} {repetition + 1}")
             ours.clear()
             few.clear()
     sessions.close()  # one session in a process; the first whole starts its own, and the other uses it
     for repetition in range(-1, repetitions):
-        for run, whole in wholes.items():
-            whole.prepare()
-            _timed(spent[run], whole.run, f"{name:>7} {run:>8} {repetition + 1}")
-        _timed(spent[DEFAULT], libraries[DEFAULT].run, f"{name:>7}  default beside it")
+        for run in in_turn([*wholes, DEFAULT], repetition):
+            if run in wholes:
+                wholes[run].prepare()
+            _timed(spent[run], wholes[run].run if run in wholes else runs[run], f"{name:>7} {run:>10} {repetition + 1}")
     for whole in wholes.values():
         whole.close()
     return _document(records, repetitions, spent, ours, libraries)
+
+
+def in_turn(runs: Sequence[str], repetition: int) -> list[str]:
+    """The order of a repetition: begun with the next of them, and every other one backwards, so that none is always behind the same one."""
+    begin = repetition % len(runs)
+    order = [*runs[begin:], *runs[:begin]]
+    return order[::-1] if repetition % 2 else order
 
 
 def _timed(taken: list[tuple[float, float]], work: Callable[[], None], label: str) -> None:

@@ -207,6 +207,13 @@ def test_every_make_target_that_a_document_names_exists() -> None:
     assert not missing
 
 
+def test_make_bench_runs_every_measurement() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    measured = set(re.findall(r"^(bench-[a-z-]+):", text, flags=re.MULTILINE))
+    (together,) = re.findall(r"^bench:([^#\n]*)", text, flags=re.MULTILINE)
+    assert measured == set(together.split()), "one is missing, or no more"
+
+
 def test_every_path_that_a_document_names_exists() -> None:
     known = {relative(path) for path in files()}
     folders = {str(parent) for name in known for parent in Path(name).parents}

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from archiver import packages
+from archiver import __version__, packages
 from archiver.cli import (
     archive,
     audit,
@@ -46,6 +47,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"archiver {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _begin(
+    _version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("produce")(produce.produce)

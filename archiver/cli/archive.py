@@ -28,7 +28,7 @@ def archive(
 ) -> int:
     """Archive what is due: intake files become Parquet archives and table rows. Blocks until it is done.
 
-    Beside a running daemon of this configuration, the daemon does it.
+    Beside a running daemon of this configuration, the daemon does it, by the settings that it runs with.
     """
     scope = parse_scope(topic) if topic is not None else None
     with application(config) as app:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any
 
 import typer
@@ -43,15 +44,16 @@ def audit(
 
         # Whoever only looks at manifests needs no daemon; a session that is there need not be started.
         document = (beside_daemon(app, "audit", {"topic": topic, "deep": True}, by_itself) if deep else by_itself()).document
+        unarchived = {one.name for one in app.settings.topics if one.archive.kind == "none"}
     if output is Output.JSON:
         print_json(document)
     else:
-        print_audit(document)
+        print_audit(document, unarchived)
     return CODES[str(document["verdict"])]
 
 
-def print_audit(document: dict[str, object]) -> None:
-    """The verdict for people: one line per topic partition, reasons where it is not valid."""
+def print_audit(document: dict[str, object], unarchived: Collection[str] = ()) -> None:
+    """The verdict for people: one line per topic partition, reasons where it is not valid. `unarchived`: topics that have no archives."""
     partitions = document["partitions"]
     assert isinstance(partitions, list)
     print_table(
@@ -73,13 +75,19 @@ def print_audit(document: dict[str, object]) -> None:
             for kind in ("missing", "doubled", "removed", "pending"):
                 if item[kind]:
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
-    waiting = sum(item["stable"] - item["watermark"] - _aborted(item, item["watermark"], item["stable"]) for item in partitions)
     if not partitions:
         print("there is nothing to audit yet")
-    elif waiting:
+    if waiting := _waiting(item for item in partitions if item["topic"] not in unarchived):
         told = counted(waiting, "stable record is", "stable records are")
         print(f"{told} not archived yet; the verdict is about what is below the watermarks")
+    if kept := _waiting(item for item in partitions if item["topic"] in unarchived):
+        print(f"{counted(kept, 'stable record is', 'stable records are')} in topics that are not archived (archive.kind: none)")
     print(f"verdict: {document['verdict']}")
+
+
+def _waiting(items: Iterable[dict[str, Any]]) -> int:
+    """Records from the watermark to the stable offset."""
+    return sum(item["stable"] - item["watermark"] - _aborted(item, item["watermark"], item["stable"]) for item in items)
 
 
 def _aborted(item: dict[str, Any], start: int, end: int) -> int:

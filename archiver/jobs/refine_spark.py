@@ -7,7 +7,6 @@ killed, the JVM died) is `RetryLater`: archives that were stored meanwhile are m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException, PythonException
@@ -18,7 +17,7 @@ from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.jobs.worker import refine_batches
 from archiver.spark_tasks import handed_out
-from archiver.spark_watch import JobWatch, Pulse
+from archiver.spark_watch import JobWatch, Pulse, beside
 from archiver.spark_worker import same_version, shortage, unfit
 from archiver.wording import first_line
 
@@ -53,21 +52,10 @@ class SparkRefiner:
         return [_result_of(plan, found) for task in tasks for plan in task.plans]
 
     def _collect(self, session: SparkSession, tasks: Sequence[TaskDescriptor]) -> list[bytes]:
-        """The workers' answers.
-
-        The job is waited for by a thread of its own: py4j takes a Ctrl-C that meets it in a call for an error of the call. Here it reaches
-        the thread that waits, and the job is cancelled, so that the other thread ends as well.
-        """
+        """The workers' answers. Ctrl-C cancels the job."""
         pulse = self._answering()
         watch = JobWatch(session, _JOB, self._timeout_s, pulse)
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="refine-job") as runner:
-            job = runner.submit(self._run, session, tasks, pulse, watch)
-            try:
-                return job.result()
-            except BaseException:
-                if not job.done():
-                    watch.give_up()
-                raise
+        return beside(lambda: self._run(session, tasks, pulse, watch), watch.give_up, "refine-job")
 
     def _run(self, session: SparkSession, tasks: Sequence[TaskDescriptor], pulse: Pulse, watch: JobWatch) -> list[bytes]:
         try:

@@ -23,7 +23,7 @@ from archiver.objects.place import StorePlace
 from archiver.schema.state import TopicSchema
 from archiver.spark_session import parallelism
 from archiver.spark_tasks import handed_out
-from archiver.spark_watch import JobWatch, Pulse
+from archiver.spark_watch import JobWatch, Pulse, beside
 from archiver.spark_worker import same_version, shortage, unfit
 from reconcile.coverage import Range
 from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
@@ -150,9 +150,13 @@ class SparkRows:
         with self._turn("a deep audit"):
             session, pulse = self._session(), self._answering()
             watch = JobWatch(session, _JOB, self._timeout_s, pulse)
-            try:
+
+            def work() -> list[Any]:
                 with pulse, watch:
                     return ask(session)
+
+            try:
+                return beside(work, watch.give_up, "audit-job")
             except (PySparkException, Py4JError, OSError, EOFError) as error:
                 if pulse.silent:
                     raise RetryLater(

@@ -108,3 +108,51 @@ def test_ctrl_c_leaves_no_scratch_folder(tmp_path: Path) -> None:
     )
     assert done.stdout.split() == ["3", "True"], done.stderr[-2000:]
     assert list(tmp_path.glob("archiver-spark-*")) == []
+
+
+MET = """
+import os, psutil, signal, threading, time
+from pyspark import SparkContext, java_gateway
+from archiver import spark_session
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions
+
+def interrupt():
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def met(owner, name):
+    call, left = getattr(owner, name), [interrupt]
+    def meeting(*arguments, **options):
+        if left:
+            threading.Thread(target=left.pop()).start()
+        return call(*arguments, **options)
+    setattr(owner, name, meeting)
+
+sessions = SparkSessions(SparkSettings(master="local[1]", driver_memory="600m"), os.environ)
+for owner, name in ((spark_session, "launch_gateway"), (java_gateway, "Popen"), (SparkContext, "_initialize_context")):
+    met(owner, name)
+    try:
+        sessions.session()
+        print("it came too late", flush=True)
+    except KeyboardInterrupt:
+        machines = [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+        print("interrupted", len(psutil.wait_procs(machines, 20)[1]), flush=True)
+print(sessions.session().range(3).count(), flush=True)
+"""
+
+
+@pytest.mark.spark
+def test_ctrl_c_ends_a_start_wherever_it_meets_it(tmp_path: Path) -> None:
+    """Also in the middle of a call to the JVM, of which py4j makes an error; the next start is as any."""
+    done = subprocess.run(
+        [sys.executable, "-c", MET],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.stdout.split() == ["interrupted", "0"] * 3 + ["3"], done.stderr[-2000:]
+    assert list(tmp_path.glob("archiver-spark-*")) == []

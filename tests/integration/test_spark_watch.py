@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +23,7 @@ from archiver.spark_session import SparkSessions
 from archiver.spark_turns import SparkTurns
 from reconcile.spark.reader import SparkRows
 from tests.support.intake_files import Intake, Row
+from tests.support.processes import until
 from tests.support.refining import CLUSTER, NOW, job_of_rows
 from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
 
@@ -84,6 +87,41 @@ def test_a_refinement_whose_first_cancels_are_lost_ends_all_the_same(
     assert time.monotonic() - began < IN_TIME_S
     assert len(lost) > 3
     assert len(set(lost)) == 1 and lost[0].startswith("archiver-refine-")
+
+
+@pytest.mark.parametrize("who", ["refinement", "audit"])
+def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
+    who: str, sessions: SparkSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is no error of Spark's, whatever call it met."""
+    monkeypatch.setattr(refine_spark, "refine_batches", asleep)
+    running = sessions.session().sparkContext.statusTracker().getActiveJobsIds
+
+    def work() -> object:
+        if who == "refinement":
+            job = job_of_rows(Intake(LocalObjectStore(tmp_path / "data")), [Row(NOW, b"one")])
+            return SparkRefiner(sessions.session, ASLEEP_S, sessions.answering).refine(job)
+        turns = SparkTurns(IN_TIME_S)
+        rows = SparkRows(sessions.session, turns.turn, ASLEEP_S, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
+        return rows._job(lambda session: session.range(1).mapInArrow(asleep, "id bigint").collect())
+
+    def interrupt() -> None:
+        until("a job runs", running, IN_TIME_S)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    began = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    finally:
+        interrupting.join()
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - began < IN_TIME_S
+    until("it has ended", lambda: not running(), IN_TIME_S)
+    assert sessions.session().range(3).count() == 3
 
 
 def test_a_request_to_cancel_that_comes_late_meets_no_later_job(sessions: SparkSessions, tmp_path: Path) -> None:

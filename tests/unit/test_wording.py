@@ -39,6 +39,10 @@ def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     bounds = {"start": 0, "watermark": 0, "stable": 1, "next": 1, "gaps": [], "proof": "none"}
     print_audit({"verdict": "valid", "partitions": [partition | bounds]})
     assert "1 stable record is not archived yet" in capsys.readouterr().out
+    print_audit({"verdict": "valid", "partitions": [partition | bounds]}, {"a"})
+    told = capsys.readouterr().out
+    assert "1 stable record is in topics that are not archived" in told
+    assert "yet" not in told
 
 
 def test_status_shows_the_partitions_that_are_behind_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
