@@ -5,6 +5,7 @@ table on a SQL catalog in SQLite, with data in a local folder, in processes of i
 with a smaller topic:
 
 - `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
+- `own_intake`: the same daemon where producers sent the records to it, and not to a broker: they are in intake files before it begins;
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
 - `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one message;
@@ -12,9 +13,9 @@ with a smaller topic:
 - `libraries`: no peer. A consumer, ptars and pyarrow in a process per core, which check every message and keep nothing on the way: what is
   left of the work without promises.
 
-Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all its processes, the broker's
-apart, and seconds by the clock. All contenders are kept on the same cores. Then the table is read by pyiceberg and compared with the
-orders (rows, ids, sums); a wrong table ends the measurement. A ratio is that of one repetition.
+Measured is from the moment when a contender may begin until its table has every record: CPU seconds of all its processes, without the
+broker and whoever sent the records, and seconds by the clock. All contenders are kept on the same cores. Then the table is read by
+pyiceberg and compared with the orders (rows, ids, sums); a wrong table ends the measurement. A ratio is that of one repetition.
 
     python -m bench.peers [--quick] [--records 2000000] [--repetitions 5] [--contenders archiver,sink] [--output bench/results/peers.json]
 """
@@ -41,6 +42,7 @@ from bench.outcome import tell
 from bench.peers.bare import Libraries
 from bench.peers.contender import Contender
 from bench.peers.ours import Archiver
+from bench.peers.own_intake import OwnIntake
 from bench.peers.parts import PROTOBUF, SINK, SPARK_KAFKA, WORKER, fetch
 from bench.peers.sink import Sink, SinkBySchema
 from bench.peers.streaming import SmallTriggers, Streaming
@@ -50,9 +52,10 @@ from bench.writer import spread
 from tests.support import kafka_server
 from tests.support.kafka_server import KafkaServer
 
-OURS, SMALL, BARE = "archiver", "small_triggers", "libraries"
+OURS, OWN, SMALL, BARE = "archiver", "own_intake", "small_triggers", "libraries"
 CONTENDERS: dict[str, type[Contender]] = {
     OURS: Archiver,
+    OWN: OwnIntake,
     "streaming": Streaming,
     SMALL: SmallTriggers,
     "sink": Sink,
@@ -193,6 +196,7 @@ def outcome(
 ) -> dict[str, Any]:
     """What the runs of each contender, in their order, say."""
     ratios = _by_peer(runs, OURS, runs.keys() - {OURS})
+    own = _by_peer(runs, OWN, WANTED.keys())
     return {
         "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a contender, warm",
         "records": setup.records,
@@ -202,9 +206,11 @@ def outcome(
         "repetitions": setup.repetitions,
         "contenders": {name: _contender(setup.records, found) for name, found in runs.items()},
         "archiver_by_peer": ratios,
+        "own_intake_by_peer": own,
         "libraries_by_peer": _by_peer(runs, BARE, WANTED.keys()),
         "wanted_at_least": WANTED,
         "reached": {name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios},
+        "reached_from_own_intake": {name: own[name]["median"] >= least for name, least in WANTED.items() if name in own},
         "verified_in_every_run": wanted,
         "load_average_before": load,
         "machine": {"cores": os.cpu_count(), "cores_used": len(setup.cores), "system": f"{platform.system()} {platform.machine()}"},

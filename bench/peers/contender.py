@@ -84,12 +84,6 @@ class Contender(ABC):
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:]
 
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "ARCHIVER_"))}
-        scratch = self.folder / "tmp"
-        scratch.mkdir()
-        own = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
-        if self._java_options:
-            own["JAVA_TOOL_OPTIONS"] = self._java_options
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["setpriv", "--pdeathsig", "KILL", *command],
@@ -98,8 +92,18 @@ class Contender(ABC):
                 stderr=log,
                 text=True,
                 cwd=self.folder,
-                env={**kept, **own, **environ},
+                env=self._environ(environ),
             )
+
+    def _environ(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Of a process of this contender: nothing of the user's settings, and a folder of its own for what is in the making."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "ARCHIVER_"))}
+        scratch = self.folder / "tmp"
+        scratch.mkdir(exist_ok=True)
+        own = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+        if self._java_options:
+            own["JAVA_TOOL_OPTIONS"] = self._java_options
+        return {**kept, **own, **environ}
 
     def _send(self, asked: Mapping[str, Any]) -> None:
         """Of a program that reads one JSON object a line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median
 
 from archiver.settings_topics import ArchiveSettings
@@ -12,42 +13,57 @@ from scripts.performance.words import between, figure, listed, paragraph, percen
 
 CONTENDERS = {
     "archiver": "the archiver",
+    "own_intake": "the archiver, when records are sent to it",
     "streaming": "Structured Streaming in one batch",
     "small_triggers": "Structured Streaming in batches of {batch}",
     "sink": "Iceberg's sink for Kafka Connect",
     "sink_by_schema": "the sink by DynamicMessage",
     "libraries": "the libraries alone",
 }
+NO_PEERS = ("archiver", "own_intake", "libraries")
+
+
+def _compared(found: Measured) -> str:
+    """Who ran, on what, and what is counted."""
+    batch = whole(found.number("contenders.small_triggers.settings.maxOffsetsPerTrigger"))
+    interval = found.named("contenders.sink.settings", "iceberg.control.commit.interval-ms").value / 1000
+    return f"""
+        {whole(found.number("records"))} nested orders ({found.number("bytes_per_value"):.0f} bytes) in
+        {whole(found.number("partitions"))} partitions of a real Kafka broker go into an Iceberg table, warm, in turns on the same
+        cores, {whole(found.number("repetitions"))} times: by the archiver's daemon, which mirrors the topic; by the same daemon where the
+        records were sent to it and not to a broker, so that they are in its intake files when it begins; by Spark Structured
+        Streaming in one batch, and in batches of {batch}; and by Iceberg's sink in a Kafka Connect worker with a commit interval of
+        {interval:g} s. Counted is the CPU of all processes of each, but for the broker and whoever sent the records. Every table is
+        read back: rows, ids, and the sums of all columns are those that were sent, or there is no result. Of these the archiver alone
+        takes records in durably by itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The
+        peers keep the message's columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the
+        archiver. The sink has a converter written for this one message, which reads its bytes straight into Connect's structs, and in a
+        run of its own one that works from the schema, by protobuf-java's DynamicMessage. *The libraries alone* are no peer: a process
+        per core with the Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what
+        was found best for the archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or
+        offset: they tell what is left of this work in Python without promises."""
 
 
 def peers(results: Results) -> Section:
     """The archiver beside others on the same topic."""
     found = results("peers")
     batch = whole(found.number("contenders.small_triggers.settings.maxOffsetsPerTrigger"))
-    interval = found.named("contenders.sink.settings", "iceberg.control.commit.interval-ms").value / 1000
     names = {name: label.format(batch=batch) for name, label in CONTENDERS.items()}
     wanted = {name: found.number(f"wanted_at_least.{name}") for name in names if found.has(f"wanted_at_least.{name}")}
-    by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in ("archiver", "libraries")}
+    by_peer = {name: found.spread(f"archiver_by_peer.{name}") for name in names if name not in NO_PEERS}
     limits = {name: f", wanted: {wanted[name]:g}" if name in wanted else "" for name in by_peer}
     told = [f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}" for name, spread in by_peer.items()]
     daemon, workers, jvm = (found.number(f"contenders.archiver.cpu_s.{part}.median") for part in ("program", "workers", "jvm"))
-    intro = f"""
-        {whole(found.number("records"))} nested orders ({found.number("bytes_per_value"):.0f} bytes) in
-        {whole(found.number("partitions"))} partitions of a real Kafka broker go into an Iceberg table, warm, in turns on the same
-        cores, {whole(found.number("repetitions"))} times: by the archiver's daemon, which mirrors the topic; by Spark Structured
-        Streaming in one batch, and in batches of {batch}; and by Iceberg's sink in a Kafka Connect worker with a commit interval of
-        {interval:g} s. Counted is the CPU of all processes of each, but for the broker's. Every table is read back: rows, ids, and the
-        sums of all columns are those that were sent, or there is no result. Of these the archiver alone takes records in durably by
-        itself, checks that each message can be rebuilt byte for byte, and keeps what it takes for that. The peers keep the message's
-        columns only; the sink cuts times to milliseconds. Streaming decodes with the same library as the archiver. The sink has a
-        converter written for this one message, which reads its bytes straight into Connect's structs, and in a run of its own one that
-        works from the schema, by protobuf-java's DynamicMessage. *The libraries alone* are no peer: a process per core
-        with the Kafka client, ptars and pyarrow consumes, decodes, encodes again and compares, and writes one file, with what was found
-        best for the archiver. They store nothing on the way, begin anew after a crash, and keep no key, header, time or offset: they tell
-        what is left of this work in Python without promises."""
     outro = f"""
         For a core-second the archiver's work is {"; ".join(told)}. Of its CPU {figure(daemon)} s are of the daemon that consumes the
         topic ([mirror](#kafka-mirror)), {figure(workers)} s of the workers that refine, and {figure(jvm, 2)} s of the JVM."""
+    own_by_peer = {name: found.spread(f"own_intake_by_peer.{name}") for name in wanted}
+    times = [f"{shown(spread, tenths)} times that of {names[name]}{limits[name]}" for name, spread in own_by_peer.items()]
+    stored_by = found.number("contenders.own_intake.proofs.cpu_s_of_the_writer_before")
+    own = f"""
+        Without the mirror, when records are sent to the archiver in the place of a broker, its work for a core-second is
+        {" and ".join(times)}. Storing the records took {figure(stored_by)} s of CPU in the library of who sent them, which is counted
+        no more than what it takes to send them to a broker and to store them there."""
     most = [
         f"{shown(found.spread(f'libraries_by_peer.{name}'), tenths)} times the work of {names[name]} (wanted of the archiver: {least:g})"
         for name, least in wanted.items()
@@ -58,20 +74,24 @@ def peers(results: Results) -> Section:
         ([decision 0062](decisions/0062-what-is-left-to-the-limit.md))."""
     head = ["", "thousand records per core-second", "by the clock, thousand a second", "last commit after most of the work", "stored"]
     rows = [[label, *_contender(found.at(f"contenders.{name}"))] for name, label in names.items()]
+    parts = [paragraph(_compared(found)), table(head, rows), *map(paragraph, (outro, own, limit))]
     aims = [
         Aim(
             "Peers",
-            f"records per core-second, by those of {names[name]}",
+            f"records per core-second, by those of {names[name]}: {how}",
             f"at least {least:g} times",
-            [at_least(least, by_peer[name], tenths)],
+            [at_least(least, ours[name], tenths)],
         )
+        for how, ours in (("mirrored from the same topic", by_peer), ("sent to the archiver", own_by_peer))
         for name, least in wanted.items()
     ]
-    stored = {name: median(found.numbers(f"contenders.{name}.stored_bytes")) for name in names}
-    least_bytes = min(stored[name] for name in by_peer)
-    case = Case(f"{ratio(stored['archiver'] / least_bytes)} times", reached=stored["archiver"] <= least_bytes)
-    aims.append(Aim("Peers", "bytes stored, by those of the peer that stores least", "at most as many", [case]))
-    return Section("Peers", [("bench-peers", found)], [paragraph(intro), table(head, rows), paragraph(outro), paragraph(limit)], aims)
+    return Section("Peers", [("bench-peers", found)], parts, [*aims, _least_stored(found, by_peer)])
+
+
+def _least_stored(found: Measured, peers: Iterable[str]) -> Aim:
+    ours, *others = (median(found.numbers(f"contenders.{name}.stored_bytes")) for name in ("archiver", *peers))
+    case = Case(f"{ratio(ours / min(others))} times", reached=ours <= min(others))
+    return Aim("Peers", "bytes stored, by those of the peer that stores least", "at most as many", [case])
 
 
 def _contender(one: Measured) -> list[str]:
