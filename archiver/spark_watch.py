@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import signal
 import subprocess
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,6 +26,7 @@ _ASK_EVERY_S = 1.0
 ENDED_S = 2.0
 """For a process that was killed to be gone."""
 _CANCEL_EVERY_S = 0.5
+_HEAR_EVERY_S = 0.25
 _NUMBERS = itertools.count(1)
 """Of the jobs of this process."""
 _Answer = TypeVar("_Answer")
@@ -35,16 +36,68 @@ def beside(work: Callable[[], _Answer], give_up: Callable[[], object], name: str
     """What `work` answers or raises, done by a thread of that name while this one waits.
 
     py4j takes a Ctrl-C that meets it in a call for an error of the call, and pyspark's own handler asks the JVM from within that call. Here
-    it reaches the thread that waits; then `give_up` must see to it that the other one ends.
+    it reaches the thread that waits. Then `give_up` must see to it that the other one ends, also if it has not begun; a second Ctrl-C does
+    not wait for that, and neither does the end of the process.
     """
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix=name) as runner:
-        doing = runner.submit(work)
+    asking = _Asking(work, name)
+    try:
+        with _interrupts_held():
+            asking.start()
+        asking.wait()
+    except BaseException:
+        give_up()
+        if asking.begun:
+            asking.wait()
+        raise
+    if asking.error is not None:
+        raise asking.error
+    return asking.answers[0]
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep a Ctrl-C until the block is over: one that meets `Thread.start` half-way breaks it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+class _Asking(threading.Thread, Generic[_Answer]):
+    """Does the work. Whoever waits for it may be interrupted at any moment, after which `Thread.join` is not to be trusted."""
+
+    def __init__(self, work: Callable[[], _Answer], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._over = False
+        self.begun = False
+        self.answers: list[_Answer] = []
+        """One, unless there is an error."""
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """The thread's part."""
+        self.begun = True
         try:
-            return doing.result()
-        except BaseException:
-            if not doing.done():
-                give_up()
-            raise
+            self.answers.append(self._work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the answer is waited for
+            self.error = error
+        self._over = True
+        self._gate.release()
+
+    def wait(self) -> None:
+        """Until it is over. In pieces: a signal that comes just before one begins is heard only when that one ends."""
+        while not self._over:
+            self._gate.acquire(timeout=_HEAR_EVERY_S)
 
 
 class Pulse:

@@ -12,9 +12,8 @@ For a narrow message (8 columns), a wide one (40) and nested orders, 2 million r
   table on a SQL catalog; `whole_few`: the same with a partition per core.
 
 Figures are records per core-second: records by the CPU seconds of all processes, the JVM and its workers among them. What is compared
-alternates: each repetition begins with the next of them, and every other one goes backwards. A ratio is that of one repetition. `steps` are
-CPU seconds: of the libraries by a clock around each call, of a task by a profile of one more run; `spark` is what `refine` takes beyond
-the task in the same repetition.
+alternates, in another order in each repetition, and a ratio is that of one repetition. `steps` are CPU seconds: of the libraries by a clock
+around each call, of a task by a profile of one more run; `spark` is what `refine` takes beyond the task in the same repetition.
 
     python -m bench.limit [--quick] [--records 2000000] [--repetitions 5] [--shapes narrow,wide,nested] [--output bench/results/limit.json]
 """
@@ -26,6 +25,7 @@ import cProfile
 import os
 import platform
 import pstats
+import random
 import shutil
 import sys
 import tempfile
@@ -205,10 +205,8 @@ def measure_shape(name: str, records: int, repetitions: int, folder: Path, pool:
 
 
 def in_turn(runs: Sequence[str], repetition: int) -> list[str]:
-    """The order of a repetition: begun with the next of them, and every other one backwards, so that none is always behind the same one."""
-    begin = repetition % len(runs)
-    order = [*runs[begin:], *runs[:begin]]
-    return order[::-1] if repetition % 2 else order
+    """The order of a repetition: another for each, so that none is always behind the same one, and the same whenever it is measured."""
+    return random.Random(repetition).sample(runs, len(runs))
 
 
 def _timed(taken: list[tuple[float, float]], work: Callable[[], None], label: str) -> None:

@@ -44,16 +44,16 @@ def audit(
 
         # Whoever only looks at manifests needs no daemon; a session that is there need not be started.
         document = (beside_daemon(app, "audit", {"topic": topic, "deep": True}, by_itself) if deep else by_itself()).document
-        unarchived = {one.name for one in app.settings.topics if one.archive.kind == "none"}
+        archived = {one.name for one in app.settings.topics if one.archive.kind != "none"}
     if output is Output.JSON:
         print_json(document)
     else:
-        print_audit(document, unarchived)
+        print_audit(document, archived)
     return CODES[str(document["verdict"])]
 
 
-def print_audit(document: dict[str, object], unarchived: Collection[str] = ()) -> None:
-    """The verdict for people: one line per topic partition, reasons where it is not valid. `unarchived`: topics that have no archives."""
+def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
+    """The verdict for people: one line per topic partition, reasons where it is not valid. `archived`: topics that get archives."""
     partitions = document["partitions"]
     assert isinstance(partitions, list)
     print_table(
@@ -77,11 +77,11 @@ def print_audit(document: dict[str, object], unarchived: Collection[str] = ()) -
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
     if not partitions:
         print("there is nothing to audit yet")
-    if waiting := _waiting(item for item in partitions if item["topic"] not in unarchived):
+    if waiting := _waiting(item for item in partitions if item["topic"] in archived):
         told = counted(waiting, "stable record is", "stable records are")
         print(f"{told} not archived yet; the verdict is about what is below the watermarks")
-    if kept := _waiting(item for item in partitions if item["topic"] in unarchived):
-        print(f"{counted(kept, 'stable record is', 'stable records are')} in topics that are not archived (archive.kind: none)")
+    if kept := _waiting(item for item in partitions if item["topic"] not in archived):
+        print(f"{counted(kept, 'stable record is', 'stable records are')} in topics that this configuration does not archive")
     print(f"verdict: {document['verdict']}")
 
 

@@ -5,7 +5,7 @@ table on a SQL catalog in SQLite, with data in a local folder, in processes of i
 with a smaller topic:
 
 - `archiver`: the daemon, mirroring and archiving, with the byte-exact check;
-- `own_intake`: the same daemon where producers sent the records to it, and not to a broker: they are in intake files before it begins;
+- `own_intake`: the same daemon where the records were sent to the archiver and not to a broker: they are in intake files before it begins;
 - `streaming`: Structured Streaming with everything in one batch, decoded by ptars in Python workers;
 - `small_triggers`: the same with 100,000 records in a batch;
 - `sink`: the sink, two tasks on two cores, a commit every 10 s, with a converter of ours for this one message;
@@ -110,6 +110,8 @@ class Run:
     commits: int
     stored_bytes: int
     proofs: dict[str, Any]
+    before_cpu_s: float = 0.0
+    """Of the contender's own before it began."""
 
     @property
     def cpu_s(self) -> float:
@@ -155,6 +157,7 @@ def run_once(kind: type[Contender], broker: KafkaServer, folder: Path, setup: Se
             len(contender.tables.commits(MEASURED)),
             contender.tables.stored_bytes(MEASURED),
             dict(contender.proofs(MEASURED)),
+            contender.cpu_seconds_before(MEASURED),
         )
 
 
@@ -196,7 +199,7 @@ def outcome(
 ) -> dict[str, Any]:
     """What the runs of each contender, in their order, say."""
     ratios = _by_peer(runs, OURS, runs.keys() - {OURS})
-    own = _by_peer(runs, OWN, WANTED.keys())
+    own, own_whole = (_by_peer(runs, OWN, WANTED.keys(), before=before) for before in (False, True))
     return {
         "what": "records of a Kafka topic in an Iceberg table, per core-second of all processes of a contender, warm",
         "records": setup.records,
@@ -207,6 +210,7 @@ def outcome(
         "contenders": {name: _contender(setup.records, found) for name, found in runs.items()},
         "archiver_by_peer": ratios,
         "own_intake_by_peer": own,
+        "own_intake_with_its_writer_by_peer": own_whole,
         "libraries_by_peer": _by_peer(runs, BARE, WANTED.keys()),
         "wanted_at_least": WANTED,
         "reached": {name: ratios[name]["median"] >= least for name, least in WANTED.items() if name in ratios},
@@ -222,10 +226,10 @@ def outcome(
     }
 
 
-def _by_peer(runs: dict[str, list[Run]], whose: str, peers: Set[str]) -> dict[str, dict[str, float]]:
-    """Times the records per core-second of each of the peers that ran, in the same repetition."""
+def _by_peer(runs: dict[str, list[Run]], whose: str, peers: Set[str], *, before: bool = False) -> dict[str, dict[str, float]]:
+    """Times the records per core-second of each of the peers that ran, in the same repetition; `before`: with what it took before too."""
     return {
-        name: spread([theirs.cpu_s / own.cpu_s for theirs, own in zip(found, runs[whose], strict=True)])
+        name: spread([theirs.cpu_s / (own.cpu_s + before * own.before_cpu_s) for theirs, own in zip(found, runs[whose], strict=True)])
         for name, found in runs.items()
         if name in peers and whose in runs
     }
@@ -238,6 +242,7 @@ def _contender(records: int, found: list[Run]) -> dict[str, Any]:
         "records_per_core_second": spread([records / run.cpu_s for run in found]),
         "records_per_second": spread([records / run.wall_s for run in found]),
         "cpu_s": {part: spread([run.cpu.get(part, 0.0) for run in found]) for part in parts},
+        "cpu_s_before": spread([run.before_cpu_s for run in found]),
         "broker_cpu_s": spread([run.broker_cpu_s for run in found]),
         "wall_s": spread([run.wall_s for run in found]),
         "last_commit_after_most_of_the_work_s": spread([run.behind_s for run in found]),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -30,8 +30,8 @@ from intake.sources.kafka_client import PORTION_RECORDS
 PATIENCE_S = 60.0
 
 
-def consumed(brokers: str, topic: str, partitions: Sequence[int]) -> Iterator[list[bytes]]:
-    """All values that the partitions have, some at a time."""
+def consumed(brokers: str, topic: str, partitions: Sequence[int], what: Callable[[Message], Any] = Message.value) -> Iterator[list[Any]]:
+    """All values that the partitions have, or something else of the messages, some at a time."""
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": "bare", "enable.auto.commit": "false", "auto.offset.reset": "error"})
     try:
         left = 0
@@ -39,12 +39,12 @@ def consumed(brokers: str, topic: str, partitions: Sequence[int]) -> Iterator[li
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)
             left += high - low
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
-        values: list[bytes] = []
+        values: list[Any] = []
         while left:
             messages = consumer.consume(min(PORTION_RECORDS, left), PATIENCE_S)
             assert messages, f"{left} messages of {topic} do not come"
             assert not any(map(Message.error, messages)), "the broker tells an error"
-            values.extend(map(Message.value, messages))  # type: ignore[arg-type]  # no order is empty
+            values.extend(map(what, messages))
             left -= len(messages)
             if len(values) >= DECODE_ROWS or not left:
                 yield values

@@ -74,6 +74,10 @@ class Contender(ABC):
         """What else is known of its table, by name."""
         return {"rows_of_the_newest_snapshot": self.tables.rows(topic)}
 
+    def cpu_seconds_before(self, topic: str) -> float:  # noqa: ARG002 - whose it was, for those who took any
+        """Of this contender's own for the topic, before it began; not among `cpu_seconds`."""
+        return 0.0
+
     def cpu_seconds(self) -> dict[str, float]:
         """So far, of everything that it started, what has ended included."""
         assert self._process is not None

@@ -1,8 +1,8 @@
 """A program of its own: topics of a broker into intake files, through the library.
 
 `python -m bench.peers.sender_program SETTINGS`, a JSON object `{"configuration", "brokers", "topics"}`. Says, as one JSON object, how many
-records each topic had and the CPU seconds that the library took to store them; what reading them from the broker took is not among these.
-Each record goes into the partition that it has there.
+records each topic had and the CPU seconds that this process took from the values in memory to the last acknowledgement; what reading them
+from the broker took is not among these. Each record keeps its partition and its time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
+from confluent_kafka import Message
 
 from archiver import Writer
 from bench.peers.bare_program import consumed
@@ -22,30 +23,39 @@ from bench.peers.upstream import PARTITIONS
 ANSWER_S = 60.0
 
 
-def send(writer: Writer, topic: str, parts: list[list[pa.Table]]) -> int:
-    """Some records of each partition, then some more of each, as they came; how many."""
+def send(configuration: str, topic: str, parts: list[list[tuple[list[bytes], list[int]]]]) -> int:
+    """Some records of each partition, then some more of each, as they came, by a writer of their own; how many."""
     sent = 0
-    for batches in zip_longest(*parts):
-        pending = [writer.send_batch(topic, batch, partition) for partition, batch in enumerate(batches) if batch is not None]
-        for one in pending:
-            answer = one.result(ANSWER_S)
-            assert answer.outcome == "ok", answer.verdicts
-            sent += len(answer)
+    with Writer(configuration) as writer:
+        for batches in zip_longest(*parts):
+            pending = [writer.send_batch(topic, _table(*batch), partition) for partition, batch in enumerate(batches) if batch is not None]
+            for one in pending:
+                answer = one.result(ANSWER_S)
+                assert answer.outcome == "ok", answer.verdicts
+                sent += len(answer)
     return sent
+
+
+def _table(values: list[bytes], times_ms: list[int]) -> pa.Table:
+    times = pa.array(times_ms, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"value": pa.array(values, pa.binary()), "event_timestamp": times})
+
+
+def _time_ms(message: Message) -> int:
+    return message.timestamp()[1]
 
 
 def main(settings: dict[str, Any]) -> None:
     """Send all topics."""
     told = {}
-    with Writer(settings["configuration"]) as writer:
-        for topic in settings["topics"]:
-            parts = [
-                [pa.table({"value": pa.array(values, pa.binary())}) for values in consumed(settings["brokers"], topic, [partition])]
-                for partition in range(PARTITIONS)
-            ]
-            began = time.process_time()
-            sent = send(writer, topic, parts)
-            told[topic] = {"records": sent, "cpu_s": time.process_time() - began}
+    for topic in settings["topics"]:
+        parts = []
+        for partition in range(PARTITIONS):
+            values, times = (consumed(settings["brokers"], topic, [partition], what) for what in (Message.value, _time_ms))
+            parts.append(list(zip(values, times, strict=True)))
+        began = time.process_time()
+        sent = send(settings["configuration"], topic, parts)
+        told[topic] = {"records": sent, "cpu_s": time.process_time() - began}
     print(json.dumps(told))
 
 

@@ -105,9 +105,13 @@ def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
         rows = SparkRows(sessions.session, turns.turn, ASLEEP_S, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
         return rows._job(lambda session: session.range(1).mapInArrow(asleep, "id bigint").collect())
 
+    found: list[list[int]] = []
+
     def interrupt() -> None:
-        until("a job runs", running, IN_TIME_S)
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            found.append(until("a job runs", running, IN_TIME_S))
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupting = threading.Thread(target=interrupt)
@@ -119,6 +123,7 @@ def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
     finally:
         interrupting.join()
         signal.signal(signal.SIGINT, before)
+    assert found, "the job was running"
     assert time.monotonic() - began < IN_TIME_S
     until("it has ended", lambda: not running(), IN_TIME_S)
     assert sessions.session().range(3).count() == 3

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -58,19 +59,20 @@ def test_own_intake_is_held_back_topic_by_topic_until_it_may_begin(tmp_path: Pat
         return {topic.name: settings.archive.of(topic).min_bytes for topic in settings.topics}
 
     assert due() == {"warm": -1, "orders": -1}
-    with subprocess.Popen(["sleep", "60"], text=True) as contender._process:
-        contender.begin("warm")
-    assert contender._process.returncode == -signal.SIGHUP
+    told: list[int] = []
+    contender._process = cast("Any", SimpleNamespace(send_signal=told.append))
+    contender.begin("warm")
+    assert told == [signal.SIGHUP]
     assert due() == {"warm": 0, "orders": -1}
 
 
 def test_a_ratio_is_of_one_repetition() -> None:
-    def run(cpu_s: float) -> Run:
-        return Run({}, {"jvm": cpu_s / 2, "workers": cpu_s / 2}, 1.0, cpu_s, 0.5, 1, 100, {})
+    def run(cpu_s: float, before_cpu_s: float = 0.0) -> Run:
+        return Run({}, {"jvm": cpu_s / 2, "workers": cpu_s / 2}, 1.0, cpu_s, 0.5, 1, 100, {}, before_cpu_s)
 
     setup = Setup(["archiver", "own_intake", "sink", "libraries"], 1000, 3, [0, 1], 10)
     runs = {
-        "own_intake": [run(0.5), run(2.0), run(3.0)],
+        "own_intake": [run(0.5, 0.5), run(2.0, 5.0), run(3.0, 1.0)],
         "archiver": [run(1.0), run(2.0), run(4.0)],
         "sink": [run(5.0), run(14.0), run(24.0)],
         "libraries": [run(0.5), run(2.0), run(3.0)],
@@ -83,6 +85,7 @@ def test_a_ratio_is_of_one_repetition() -> None:
     }
     for whose in ("libraries", "own_intake"):
         assert document[f"{whose}_by_peer"] == {"sink": {"min": 7.0, "median": 8.0, "max": 10.0}}
+    assert document["own_intake_with_its_writer_by_peer"] == {"sink": {"min": 2.0, "median": 5.0, "max": 6.0}}
     assert (document["reached"], document["reached_from_own_intake"]) == ({"sink": True}, {"sink": True})
     assert document["contenders"]["archiver"]["records_per_core_second"] == {"min": 250.0, "median": 500.0, "max": 1000.0}
     assert document["contenders"]["sink"]["cpu_s"]["jvm"]["max"] == 12.0
