@@ -41,7 +41,7 @@ def limit(results: Results) -> Section:
         statistics outside of lists. A *task* is all that refinement does in one process without Spark; *refinement on Spark* runs
         from planning to stored archives on a warm session; a *whole run* is what `archiver archive` drives: it also reads the log,
         tells the ledger and commits to a table on a SQL catalog. *A partition per core* are the same records in fewer partitions, in
-        intake files of their own, so in few large archives; these runs come right behind those that they stand below. CPU seconds are
+        intake files of their own, so in few large archives. Each repetition has the runs in another order. CPU seconds are
         those of all processes, the JVM and its workers among them. Ratios are of the same repetition; 1 would be as fast as the bare
         libraries. A task runs alone on its core, everything else on all at once."""
     beyond = """

@@ -178,6 +178,8 @@ def test_peers_follow_their_figures() -> None:
     found["contenders"]["libraries"]["stored_bytes"] = [1]
     found["libraries_by_peer"] = {"streaming": spread(5.0), "sink": spread(6.0)}
     found["own_intake_by_peer"] = {"streaming": spread(3.0), "sink": spread(7.0)}
+    found["own_intake_with_its_writer_by_peer"] = {"streaming": spread(2.0), "sink": spread(5.0)}
+    found["contenders"]["own_intake"]["cpu_s_before"] = spread(1.5)
     for number, name in enumerate(("streaming", "small_triggers", "sink_by_schema", "sink")):
         found["contenders"][name]["stored_bytes"] = [60 - number]
     made = section(reading.peers, peers=found)
