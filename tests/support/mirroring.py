@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewPartitions as _NewPartitions  # type: ignore[attr-defined]  # its __init__ has no __all__
 from confluent_kafka.admin import NewTopic as _NewTopic  # type: ignore[attr-defined]
@@ -241,8 +241,15 @@ class Cluster:
     def create(self, topic: str, partitions: int = 1, **config: Any) -> str:
         """A topic that is there when this returns."""
         named = {name.replace("_", "."): value for name, value in config.items()}
-        for future in self.admin.create_topics([_NewTopic(topic, partitions, 1, config=named)]).values():
-            future.result(PATIENCE_S)
+        wanted = _NewTopic(topic, partitions, 1, config=named)
+        try:
+            self.admin.create_topics([wanted])[topic].result(PATIENCE_S / 2)
+        except TimeoutError:  # a broker that has just started may lose a question
+            try:
+                self.admin.create_topics([wanted])[topic].result(PATIENCE_S / 2)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
         self._until_there(topic, partitions)
         return topic
 
