@@ -92,20 +92,15 @@ def test_what_is_not_archived_stays_with_the_files_it_shares(driver: Driver) -> 
     driver.check_complete("orders", "clicks", "files")
 
 
-def _files(folder: Path) -> list[tuple[Path, int]]:
-    """With their times; no folders, for an empty one for files in the making goes whenever the collector comes upon who made it."""
-    return sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file())
-
-
 def test_a_dry_run_changes_nothing(driver: Driver) -> None:
     send(driver, "one")
     driver.archive()
     driver.clock.ahead_s += GRACE_S
-    data = _files(driver.deployment.data)
+    data = driver.deployment.stored()
     tails = driver.application.intake_log.tail(), driver.application.control_log.tail()
     report = clean(driver, dry_run=True)
     assert len(report.condemned) == 6
-    assert _files(driver.deployment.data) == data
+    assert driver.deployment.stored() == data
     assert (driver.application.intake_log.tail(), driver.application.control_log.tail()) == tails
 
 

@@ -42,6 +42,19 @@ def test_a_start_that_fails_again_after_the_jvm_died_says_the_same(tmp_path: Pat
     assert done.stdout.split() == ["True", "1"] * 3, done.stdout
 
 
+def _run(program: str, scratch: Path, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
+    """The program, which makes its temporary files in `scratch`."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 UNNOTICED = """
 import os
 from archiver.settings import SparkSettings
@@ -61,15 +74,7 @@ print(SparkSessions(settings, os.environ).session().range(3).count(), flush=True
 
 @pytest.mark.spark
 def test_who_started_no_jvm_ends_none_and_starts_one_where_another_has_lost_it(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", UNNOTICED],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    done = _run(UNNOTICED, tmp_path)
     assert (done.returncode, done.stdout.split()) == (0, ["2", "None", "3"]), done.stderr[-2000:]
 
 
@@ -97,15 +102,7 @@ raise KeyboardInterrupt
 
 @pytest.mark.spark
 def test_ctrl_c_leaves_no_scratch_folder(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-    )
+    done = _run(INTERRUPTED, tmp_path)
     assert done.stdout.split() == ["3", "True"], done.stderr[-2000:]
     assert list(tmp_path.glob("archiver-spark-*")) == []
 
@@ -145,14 +142,6 @@ print(sessions.session().range(3).count(), flush=True)
 @pytest.mark.spark
 def test_ctrl_c_ends_a_start_wherever_it_meets_it(tmp_path: Path) -> None:
     """Also in the middle of a call to the JVM, of which py4j makes an error; the next start is as any."""
-    done = subprocess.run(
-        [sys.executable, "-c", MET],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=170,
-        check=False,
-    )
+    done = _run(MET, tmp_path, 170)
     assert done.stdout.split() == ["interrupted", "0"] * 3 + ["3"], done.stderr[-2000:]
     assert list(tmp_path.glob("archiver-spark-*")) == []

@@ -68,6 +68,10 @@ class Deployment:
         """The object store's folder."""
         return self.root / "data"
 
+    def stored(self) -> list[tuple[Path, int]]:
+        """Its files and when each was written (ns); no folders: an empty one of the spool goes when the collector finds its maker."""
+        return sorted((path, path.stat().st_mtime_ns) for path in self.data.rglob("*") if path.is_file())
+
     def document(self) -> dict[str, Any]:
         """The configuration: a Protobuf topic and a raw one with tables, one with archives only, one that is never archived."""
         schema = {"descriptor_set": "shop.binpb", "message": "shop.Order"}
