@@ -360,9 +360,10 @@ class Application(Upkeep):
 
     @cached_property
     def _sessions(self) -> SparkSessions:
+        from archiver.spark_environment import store_variables
         from archiver.spark_session import SparkSessions
 
-        return SparkSessions(self.settings.spark, self._environ)
+        return SparkSessions(self.settings.spark, self._environ, store_variables(self.settings.data))
 
     @cached_property
     def _spark_turns(self) -> SparkTurns:

@@ -233,6 +233,9 @@ class SparkSettings(Group):
     conf: dict[str, Property] = Field(default_factory=dict)
     """Further Spark properties; they win over ours. One may be `{env: NAME}` or `{file: PATH}`; those, and what looks like a secret, are
     never shown by us (Spark itself hands them to its processes)."""
+    pass_environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]] = Field(default_factory=list, max_length=100)
+    """Names of environment variables that the JVM we start, and its Python workers, get in addition to the usual ones. By default they get
+    no variable that is not on a fixed list, so that no secret reaches them. Add a name that a script, agent or library of yours needs."""
     driver_memory: Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]$")] = "2g"
     """Heap of the JVM that we start, as Java writes it. The rows pass through Python, so the JVM needs little."""
     task_bytes: Annotated[Size, Field(ge=2**20, le=2**34)] = 256 * 2**20

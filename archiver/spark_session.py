@@ -2,7 +2,8 @@
 
 Owns the start of the JVM, its configuration, and the replacement of a session whose JVM died. Promises that Python workers run the
 interpreter of this process, that a session whose master is on this machine opens no port to other machines, and that Spark's own messages
-go to a file and not into the output of the command. Must never touch a session that somebody else started beyond using it.
+go to a file and not into the output of the command. The JVM gets the variables of `archiver.spark_environment` and no others. A session
+that other code in this process started is used and never changed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,6 +34,7 @@ from archiver.errors import Halt, RetryLater
 from archiver.java import require_java
 from archiver.scratch import scratch_folder
 from archiver.settings import SparkSettings
+from archiver.spark_environment import scrubbed
 from archiver.spark_watch import ENDED_S, Pulse, beside
 
 _log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ _LOOPBACK = "127.0.0.1"
 _LOG_TAIL_BYTES = 2000
 _END_S = 10.0
 """For a JVM that was killed to be gone."""
+_STOP_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
+"""A service manager sends these to every process of a service, so the JVM may get one before this process stops."""
 _SHELL_SIGNALS = 128
 """A shell, and a JVM that is asked to end, add the number of the signal to this."""
 _NO_MASTER = re.compile(r"All masters are unresponsive|stopped while waiting for backend|stopped SparkContext")
@@ -52,11 +57,14 @@ cores from the Python workers, and make the start slower."""
 class SparkSessions:
     """Hands out the session, starting it at the first call and again when its JVM is gone. Safe for several threads."""
 
-    def __init__(self, settings: SparkSettings, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(self, settings: SparkSettings, environ: Mapping[str, str] | None = None, passed: Collection[str] = ()) -> None:
+        """`passed` names variables that the workers need, in addition to the allow-list and `spark.pass_environment`."""
         self._settings = settings
+        self._passed = frozenset(passed) | frozenset(settings.pass_environment)
         self._environ = os.environ if environ is None else environ
         self._lock = threading.Lock()
         self._session: SparkSession | None = None
+        self._starting: _Start | None = None
         self._borrowed = True  # until this object starts one: what runs before is somebody else's, and is not ended from here
 
     def session(self) -> SparkSession:
@@ -111,7 +119,9 @@ class SparkSessions:
                 raise RetryLater(f"the JVM of spark does not answer: {error}") from error
 
     def abandon(self) -> None:
-        """End the JVM that this process started, whatever it does at the moment; whoever waits for it gets an error."""
+        """End the JVM that this process started, also during its start. A thread that waits for it gets an error."""
+        if (starting := self._starting) is not None:
+            starting.give_up()
         process = _process()
         if process is not None and not self._borrowed:
             process.kill()
@@ -138,12 +148,15 @@ class SparkSessions:
             self._borrowed = True
             return SparkSession.builder.getOrCreate()
         self._borrowed = False
-        require_java(self._environ)
+        require_java(scrubbed(self._environ, self._passed))
         with self.answering():
             if SparkContext._gateway is not None and not _alive(SparkContext._gateway):
                 _reset()  # Its JVM died after a start that failed: no session was there to notice it.
-        start = _Start(self._settings.start_timeout)
-        return beside(lambda: self._started(start), start.give_up, "spark-start")
+        start = self._starting = _Start(self._settings.start_timeout, self._passed)
+        try:
+            return beside(lambda: self._started(start), start.give_up, "spark-start")
+        finally:
+            self._starting = None
 
     def _started(self, start: _Start) -> SparkSession:
         """A session with a JVM of its own; raises as `session`."""
@@ -161,15 +174,16 @@ class SparkSessions:
                     f"spark did not start with master {self._settings.master!r} within spark.start_timeout = "
                     f"{self._settings.start_timeout:g} s; does the master answer? its last words: {_tail(folder / 'spark.log')}"
                 ) from error
+            if start.given_up:
+                raise RetryLater("spark was stopped while it started, because this process stops or no longer needs it") from error
+            if code is not None:
+                raise RetryLater(
+                    f"{_ended_by(code)}, the next run starts it again. its last words: {_tail(folder / 'spark.log')}"
+                ) from error
             if _NO_MASTER.search(str(error)):
                 raise RetryLater(
                     f"the master {self._settings.master} does not answer, or refuses us; the next run asks it again. its last words: "
                     f"{_tail(folder / 'spark.log')}"
-                ) from error
-            if code is not None:
-                raise RetryLater(
-                    f"the JVM of spark was killed while it started (exit code {code}), the next run starts it again; is there enough "
-                    f"memory? its last words: {_tail(folder / 'spark.log')}"
                 ) from error
             raise Halt(
                 f"spark does not start with master {self._settings.master!r}: {error}; check the settings under spark. "
@@ -200,14 +214,16 @@ class SparkSessions:
 class _Start:
     """Knows the JVM that is being started, which pyspark keeps to itself until it has answered, and kills one that takes too long."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, passed: Collection[str] = ()) -> None:
         self._process = _process()
+        self._passed = passed
         self._popen: Any = None
         self._timer = threading.Timer(timeout_s, self._kill)
         self._timer.daemon = True
         self.overdue = False
         """Whether it was killed because it took too long."""
-        self._given_up = False
+        self.given_up = False
+        """Whether it was stopped on request."""
 
     def __enter__(self) -> None:
         self._popen, _gateways.Popen = _gateways.Popen, self._open
@@ -218,8 +234,8 @@ class _Start:
         _gateways.Popen = self._popen
 
     def give_up(self) -> None:
-        """Nobody waits for it any more: end the JVM, also one that is only about to be started."""
-        self._given_up = True
+        """Stop the start: end the JVM, also one that is only about to be launched."""
+        self.given_up = True
         if self._process is not None:
             self._process.kill()
 
@@ -233,8 +249,10 @@ class _Start:
         return None
 
     def _open(self, *arguments: Any, **options: Any) -> Any:
+        # pyspark copies the whole environment of this process, and the Python workers inherit what the JVM has.
+        options["env"] = scrubbed(options.get("env") or os.environ, self._passed)
         self._process = self._popen(*arguments, **options)
-        if self._given_up:
+        if self.given_up:
             self._process.kill()
         return self._process
 
@@ -242,6 +260,19 @@ class _Start:
         if self._process is not None:
             self.overdue = True
             self._process.kill()
+
+
+def _ended_by(code: int) -> str:
+    """Why a JVM ended that a signal ended while it started; `code` as `_Start.killed` gives it."""
+    number = -code if code < 0 else code - _SHELL_SIGNALS
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(number).name
+        if number in _STOP_SIGNALS:
+            return f"spark was stopped by {name} while it started"
+        if number == signal.SIGKILL:
+            return f"the JVM of spark was killed by {name} while it started; is there enough memory?"
+        return f"the JVM of spark was ended by {name} while it started"
+    return f"the JVM of spark ended with exit code {code} while it started"
 
 
 def _quiet(context: SparkContext) -> SparkContext:

@@ -145,3 +145,41 @@ def test_ctrl_c_ends_a_start_wherever_it_meets_it(tmp_path: Path) -> None:
     done = _run(MET, tmp_path, 170)
     assert done.stdout.split() == ["interrupted", "0"] * 3 + ["3"], done.stderr[-2000:]
     assert list(tmp_path.glob("archiver-spark-*")) == []
+
+
+STOPPED = """
+import os, signal
+from pyspark import SparkContext
+from archiver.errors import RetryLater
+from archiver.settings import SparkSettings
+from archiver.spark_session import SparkSessions, _process
+
+sessions = SparkSessions(SparkSettings(master="local[1]", driver_memory="600m"), os.environ)
+initialize = SparkContext._initialize_context
+
+def ended_by(end):
+    def ending(*arguments, **options):
+        end()
+        _process().wait(20)
+        return initialize(*arguments, **options)
+    SparkContext._initialize_context = ending
+    try:
+        sessions.session()
+    except RetryLater as error:
+        print(str(error).partition(" its last words")[0].partition(", the next run")[0], flush=True)
+
+ended_by(lambda: _process().send_signal(signal.SIGTERM))
+ended_by(sessions.abandon)
+ended_by(lambda: _process().kill())
+"""
+
+
+@pytest.mark.spark
+def test_a_start_that_was_stopped_is_not_called_a_lack_of_memory(tmp_path: Path) -> None:
+    done = _run(STOPPED, tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == [
+        "spark was stopped by SIGTERM while it started",
+        "spark was stopped while it started, because this process stops or no longer needs it",
+        "the JVM of spark was killed by SIGKILL while it started; is there enough memory?",
+    ]
