@@ -177,9 +177,7 @@ class SparkSessions:
             if start.given_up:
                 raise RetryLater("spark was stopped while it started, because this process stops or no longer needs it") from error
             if code is not None:
-                raise RetryLater(
-                    f"{_ended_by(code)}, the next run starts it again. its last words: {_tail(folder / 'spark.log')}"
-                ) from error
+                raise RetryLater(f"{_ended_by(code)} its last words: {_tail(folder / 'spark.log')}") from error
             if _NO_MASTER.search(str(error)):
                 raise RetryLater(
                     f"the master {self._settings.master} does not answer, or refuses us; the next run asks it again. its last words: "
@@ -265,14 +263,11 @@ class _Start:
 def _ended_by(code: int) -> str:
     """Why a JVM ended that a signal ended while it started; `code` as `_Start.killed` gives it."""
     number = -code if code < 0 else code - _SHELL_SIGNALS
-    with contextlib.suppress(ValueError):
-        name = signal.Signals(number).name
-        if number in _STOP_SIGNALS:
-            return f"spark was stopped by {name} while it started"
-        if number == signal.SIGKILL:
-            return f"the JVM of spark was killed by {name} while it started; is there enough memory?"
-        return f"the JVM of spark was ended by {name} while it started"
-    return f"the JVM of spark ended with exit code {code} while it started"
+    if number in _STOP_SIGNALS:
+        return f"spark was stopped by {signal.Signals(number).name} while it started; the next run starts it again."
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    memory = " is there enough memory?" if number == signal.SIGKILL else ""
+    return f"the JVM of spark was ended by {name} while it started; the next run starts it again.{memory}"
 
 
 def _quiet(context: SparkContext) -> SparkContext:

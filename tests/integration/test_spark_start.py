@@ -166,7 +166,7 @@ def ended_by(end):
     try:
         sessions.session()
     except RetryLater as error:
-        print(str(error).partition(" its last words")[0].partition(", the next run")[0], flush=True)
+        print(str(error).partition(" its last words")[0], flush=True)
 
 ended_by(lambda: _process().send_signal(signal.SIGTERM))
 ended_by(sessions.abandon)
@@ -179,7 +179,7 @@ def test_a_start_that_was_stopped_is_not_called_a_lack_of_memory(tmp_path: Path)
     done = _run(STOPPED, tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == [
-        "spark was stopped by SIGTERM while it started",
+        "spark was stopped by SIGTERM while it started; the next run starts it again.",
         "spark was stopped while it started, because this process stops or no longer needs it",
-        "the JVM of spark was killed by SIGKILL while it started; is there enough memory?",
+        "the JVM of spark was ended by SIGKILL while it started; the next run starts it again. is there enough memory?",
     ]

@@ -162,7 +162,7 @@ def test_a_jvm_that_is_killed_while_it_starts_is_started_again(deployment: Deplo
         for pid in pids:
             os.kill(pid, SIGKILL)
         until("the round has failed", partial(failed, daemon, 1))
-        daemon.until_logged("was killed while it started (exit code -9)")
+        daemon.until_logged("was ended by SIGKILL while it started")
         assert not daemon.logged("check the settings under spark")
         daemon.until_archived("clicks", RECORDS)
         assert daemon.stop() == 0
