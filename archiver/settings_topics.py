@@ -99,7 +99,8 @@ class ProtosSettings(Group):
     files: tuple[Annotated[str, BeforeValidator(check_proto_file)], ...] = ()
     """The files to compile, relative to the folder; left out, every `.proto` below it."""
     include: tuple[FilePath, ...] = ()
-    """Further folders in which imports are looked for, in this order. The well-known `google/protobuf` files are always found."""
+    """Further folders in which imports are looked for, in this order. The well-known `google/protobuf` files are always found,
+    and after every folder the built-in `confluent` and `google/type` files."""
 
 
 class SchemaSettings(Group):

@@ -1,8 +1,8 @@
 """Compiles `.proto` texts to descriptor sets, in a process of its own with limits.
 
-Owns the way from texts to a descriptor set, and the words when the compiler refuses them: with file and line, as it says them. Promises
-that the compiler sees only the texts it is given and the well-known files, has an empty environment, and ends in bounded time whatever the
-texts are; its memory, its time and what it writes are bounded by the settings. Must never compile in this process.
+The compiler sees only the texts it is given, the built-in files and the well-known files, and has an empty environment. Its time, its
+memory and its output are bounded by the settings, whatever the texts are. Its refusals are reported with file and line. Nothing is compiled
+in this process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
 from archiver.errors import ConfigInvalid, RetryLater
+from archiver.registry.builtin import builtin_texts
 from archiver.registry.folders import ProtoFolders
 from archiver.settings import CompileSettings, ProtosSettings
 
@@ -61,32 +64,42 @@ class ProtoCompiler:
                 raise ConfigInvalid(f"the folder {protos.folder} holds no file {name}; correct protos.files")
         return self.texts(roots, wanted, f"the folder {protos.folder}")
 
-    def texts(self, roots: Sequence[Texts], wanted: Sequence[str], where: str) -> bytes:
-        """The descriptor set of the files `wanted` of the first root, with all that they import, looked for in the roots in their order.
+    def texts(
+        self, roots: Sequence[Texts], wanted: Sequence[str], where: str, described: Mapping[str, FileDescriptorProto] | None = None
+    ) -> bytes:
+        """The descriptor set of the files `wanted` of the first root or of `described`, with all that they import.
 
-        Names must be relative paths without `.` and `..`. `where` opens the messages of errors. Raises as `folder`.
+        Imports are looked for in the roots in their order, in `described` (files that are descriptors already), and last among the built-in
+        files. Names must be relative paths without `.` and `..`. `where` opens the messages of errors. Raises as `folder`.
         """
-        digest = _digest(roots, wanted)
+        known = FileDescriptorSet(file=list((described or {}).values())).SerializeToString(deterministic=True)
+        digest = _digest([*roots, {"": known}], wanted)
         with self._lock:
             if digest in self._results:
                 self._results.move_to_end(digest)
                 return self._results[digest]
-        result = self._compiled(roots, wanted, where)
+        builtin = {name: text for name, text in builtin_texts().items() if name not in (described or {})}
+        result = self._compiled([*roots, builtin], wanted, where, known)
         with self._lock:
             self._results[digest] = result
             while len(self._results) > _CACHED_MAX or sum(map(len, self._results.values())) > _CACHED_BYTES_MAX:
                 self._results.popitem(last=False)
         return result
 
-    def _compiled(self, roots: Sequence[Texts], wanted: Sequence[str], where: str) -> bytes:
+    def _compiled(self, roots: Sequence[Texts], wanted: Sequence[str], where: str, known: bytes) -> bytes:
+        """`known`: a descriptor set of files that need not be compiled."""
         packages = _packages()
         try:
             with tempfile.TemporaryDirectory(prefix="archiver-protos-") as name:
                 folder = Path(name)
                 _write(folder, roots, where)
-                # One argument per line: there may be more of them than a command line can hold. None of them begins as an option does.
-                files = [f"0/{one}" for one in wanted]
+                # One argument per line: there may be more of them than a command line can hold. A file of a root has the root before
+                # its name, so none begins as an option does; one that is a descriptor is known by its own name.
+                files = [f"0/{one}" if one in roots[0] else one for one in wanted]
                 arguments = ["--include_imports", "--descriptor_set_out=out", *(f"-I{number}" for number in range(len(roots))), *files]
+                if known:
+                    (folder / "known").write_bytes(known)
+                    arguments.insert(0, "--descriptor_set_in=known")
                 (folder / "arguments").write_text("".join(f"{argument}\n" for argument in arguments), encoding="utf-8")
                 self._run(folder, packages, where)
                 return (folder / "out").read_bytes()

@@ -20,6 +20,7 @@ from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, NotFound
 from archiver.registry.client import PROTOBUF, Reference, Registered, RegistryClient
 from archiver.registry.compile import ProtoCompiler
+from archiver.registry.serialized import complete_set, is_serialized, parse_serialized
 from archiver.schema.descriptors import Envelope, Source, make_source
 from archiver.schema.state import SourceSchema
 from archiver.settings import ConfluentSettings, SchemaSettings
@@ -112,7 +113,15 @@ class SubjectSource:
         """The descriptor set of a version with everything it refers to."""
         root = _root_name(registered)
         texts = _Closure(self._client, self._settings, until_s).of(registered, root)
-        return self._compiler.texts([texts], [root], registered.told)
+        described = {
+            name: parse_serialized(text, name, registered.told if name == root else f"{registered.told}: its reference {name}")
+            for name, text in texts.items()
+            if is_serialized(text)
+        }
+        if len(described) == len(texts):
+            return complete_set(described, root, registered.told)
+        left = {name: text for name, text in texts.items() if name not in described}
+        return self._compiler.texts([left], [root], registered.told, described)
 
 
 class _Closure:

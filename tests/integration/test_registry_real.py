@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,21 @@ def test_versions_references_compatibility_and_deletion(real_registry: RealRegis
     registry.delete(path)
     with pytest.raises(ConfigInvalid, match="not found"):
         fetch_of(registry)(subject, None)
+
+
+def test_a_serialized_schema_is_read_as_registered(real_registry: RealRegistry) -> None:  # noqa: F811
+    """What confluent-kafka-python registers: base64 of a FileDescriptorProto, with a reference and a built-in import."""
+    money = descriptor_pb2.FileDescriptorProto(
+        name="pay/money.proto", package="pay", syntax="proto3", dependency=["google/type/date.proto"]
+    )
+    money.message_type.add(name="Money").field.add(name="day", number=1, type=11, label=1, type_name=".google.type.Date")
+    sale = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="pay", syntax="proto3", dependency=["pay/money.proto"])
+    sale.message_type.add(name="Sale").field.add(name="total", number=1, type=11, label=1, type_name=".pay.Money")
+    money_text, sale_text = (base64.standard_b64encode(one.SerializeToString()).decode() for one in (money, sale))
+    real_registry.register("serialized-money", money_text)
+    number = real_registry.register("sales-value", sale_text, ("pay/money.proto", "serialized-money", 1))
+    fetched = fetch_of(real_registry)(SchemaSettings(subject="sales-value"), None)
+    assert (fetched.source.message, ids(fetched)) == ("pay.Sale", [number])
 
 
 def test_other_kinds_of_schemas_are_named(real_registry: RealRegistry) -> None:  # noqa: F811
