@@ -24,6 +24,7 @@ from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
 from archiver.redaction import hide
 from archiver.settings import ControlTopicSettings, KafkaSourceSettings, Settings
+from intake.sources.kafka_client_log import ClientLog
 from intake.sources.mirror_pump import MirrorPump, mirror_pump, stop_all
 from intake.sources.pump import FileSources
 from intake.sources.upstream import Upstream
@@ -32,18 +33,18 @@ from intake.writer import IntakeWriter
 _log = logging.getLogger(__name__)
 
 
-def connect(kafka: KafkaSourceSettings, clock: Clock) -> Upstream:
+def connect(kafka: KafkaSourceSettings, clock: Clock, log: ClientLog) -> Upstream:
     """The cluster of a source. Its library is loaded where a source needs it."""
     from intake.sources.kafka_client import KafkaClient
 
-    return KafkaClient(kafka, clock)
+    return KafkaClient(kafka, clock, log)
 
 
-def connect_topic(kafka: ControlTopicSettings, clock: Clock) -> Destination:
+def connect_topic(kafka: ControlTopicSettings, clock: Clock, log: ClientLog) -> Destination:
     """The control topic. Its library is loaded where there is one."""
     from archiver.control_topic.kafka_topic import KafkaTopic
 
-    return KafkaTopic(kafka, clock)
+    return KafkaTopic(kafka, clock, log)
 
 
 class Opened:
@@ -146,7 +147,8 @@ class Opened:
         application, kafka = self.application, self._settings().events.kafka
         assert application is not None, "a step before has opened it"
         assert kafka is not None, "there is a topic"
-        return application.publisher(kafka, lambda: connect_topic(kafka, self._clock), stopping)
+        log = ClientLog(f"control topic {kafka.topic}", self._clock)
+        return application.publisher(kafka, lambda: connect_topic(kafka, self._clock, log), stopping)
 
     def start_sources(self) -> None:
         """Begin to take in what is there; the steps were taken."""
@@ -158,7 +160,8 @@ class Opened:
     def _mirror(self, kafka: KafkaSourceSettings) -> MirrorPump:
         assert self.application is not None, "a step before has opened it"
         parts = self.application.sequencer, self.application.objects, self._clock, self._ids
-        return mirror_pump(kafka, self._settings().intake, *parts, lambda: connect(kafka, self._clock))
+        log = ClientLog(f"source {kafka.name}", self._clock)
+        return mirror_pump(kafka, self._settings().intake, *parts, lambda: connect(kafka, self._clock, log))
 
     @staticmethod
     def _close_writer(writer: IntakeWriter) -> None:

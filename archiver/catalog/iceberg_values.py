@@ -34,6 +34,9 @@ from archiver.objects.paths import Granularity
 
 _TRANSFORMS: dict[Granularity, type[Transform[Any, Any]]] = {"day": DayTransform, "hour": HourTransform, "month": MonthTransform}
 
+_NO_SNAPSHOT = -1
+"""Some writers state this as the parent of the first snapshot. pyiceberg corrects it for the current snapshot only."""
+
 
 def partition_spec(fields: StreamFields, granularity: Granularity, spec_id: int = 0, field_id: int = PARTITION_FIELD_ID) -> PartitionSpec:
     """One field: day, hour or month of the ingest timestamp."""
@@ -97,7 +100,7 @@ def _snapshot(snapshot: Snapshot) -> SnapshotView:
     summary = snapshot.summary
     return SnapshotView(
         snapshot_id=snapshot.snapshot_id,
-        parent_id=snapshot.parent_snapshot_id,
+        parent_id=None if snapshot.parent_snapshot_id == _NO_SNAPSHOT else snapshot.parent_snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
         timestamp_ms=snapshot.timestamp_ms,
         operation="" if summary is None else summary.operation.value,

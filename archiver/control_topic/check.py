@@ -48,6 +48,8 @@ def _findings(kafka: ControlTopicSettings, event_bytes_max: int, clock: Clock) -
 
 
 def _topic(asked: str, seen: TopicSeen) -> Finding:
+    if not seen.replicas:
+        return Finding(asked, Verdict.UNTOLD, "the cluster describes it without any partition; it may not have loaded the topic yet")
     there = f"it is there, with {counted(len(seen.replicas), 'partition')}"
     if seen.leaderless:
         numbers = ", ".join(map(str, seen.leaderless))
@@ -72,7 +74,7 @@ def _limits(limits: TopicLimits | None, seen: TopicSeen, event_bytes_max: int) -
             "limits are not compared with ours"
         )
         return Finding("limits", Verdict.NOTE, told)
-    if limits.replicas_min > min(seen.replicas):
+    if seen.replicas and limits.replicas_min > min(seen.replicas):
         told = f"min.insync.replicas is {limits.replicas_min}, and there are partitions with {counted(min(seen.replicas), 'replica')}"
         return Finding("limits", Verdict.WRONG, f"{told}: those acknowledge nothing")
     if limits.bytes_max < event_bytes_max + BESIDE_BYTES:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import re
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,9 @@ from archiver.clock import Clock
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
 from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
 from archiver.redaction import redacted
-from intake.sources.kafka_client import common_properties, id_bytes, later, unmade
+from intake.sources.kafka_client import common_properties, id_bytes, is_leaderless, later, unmade
+from intake.sources.kafka_client_log import ClientEar, ClientListener, ClientLog
+from intake.sources.kafka_numbers import known_size
 
 RECORD_BYTES_MAX = 1_000_000_000
 """What the library takes at most; the brokers' own limit is the one that counts."""
@@ -32,8 +35,8 @@ POLL_S = 0.1
 HEARD_MAX = 16
 """Of what the client says of its connections, the newest."""
 _STATE = re.compile(r" \(after \d+ms in state .*\)$")
-_NOBODY = logging.getLogger(f"{__name__}.nobody")
-_NOBODY.disabled = True
+_SILENT = logging.getLogger(f"{__name__}.silent")
+_SILENT.disabled = True
 _NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the library's public names begin so
 _NOT_OURS = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _NOT_LET_IN = (KafkaError._AUTHENTICATION, KafkaError._SSL)  # noqa: SLF001
@@ -93,17 +96,16 @@ class TopicLimits:
 class KafkaTopic:
     """A producer and an administrative client; see `archiver.control_topic.destination.Destination`."""
 
-    def __init__(self, settings: ClientSettings, clock: Clock, *, silent: bool = False) -> None:
-        """`silent`: what the client says of its connections is in `said` alone, and not in the log."""
+    def __init__(self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None, *, silent: bool = False) -> None:
+        """`log` outlives this connection. `silent`: what the client reports of its connections is in `said` alone, and not in the log."""
         self._topic = settings.topic
         self._timeout_s = settings.request_timeout
         self._patience_s = settings.delivery_timeout
         self._clock = clock
         self._heard: deque[KafkaError] = deque(maxlen=HEARD_MAX)
         common = common_properties("stream-archiver-events", settings.brokers, settings.client())
-        common["error_cb"] = partial(_hear, self._heard, None if silent else common["error_cb"])
-        if silent:
-            common["logger"] = _NOBODY
+        log = ClientLog("control topic", clock, _SILENT) if silent else log or ClientLog(f"control topic {settings.topic}", clock)
+        self._log, of_producer, of_admin = log, log.ear(), log.ear()
         milliseconds = round(settings.delivery_timeout * 1000)
         producer = {
             "enable.idempotence": "true",
@@ -117,10 +119,25 @@ class KafkaTopic:
             "partitioner": "murmur2_random",
         }
         try:
-            self._producer: Any = Producer(common | producer)
-            self._admin = AdminClient(common)
+            self._producer: Any = Producer(common | producer | self._hearing(of_producer))
+            self._admin = AdminClient(common | self._hearing(of_admin))
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
+        self._sending = threading.Lock()
+        poll_producer = of_producer.listening(self._producer)
+
+        def poll_idle_producer() -> None:
+            if self._sending.acquire(blocking=False):  # while records are sent, their thread polls and counts acknowledgements
+                try:
+                    poll_producer()
+                finally:
+                    self._sending.release()
+
+        self._listener = ClientListener("control-topic", [of_admin.listening(self._admin), poll_idle_producer])
+
+    def _hearing(self, ear: ClientEar) -> dict[str, Any]:
+        """The properties that make a client report to us and to the log."""
+        return {**ear.properties(), "error_cb": partial(_hear, self._heard, ear.error)}
 
     def topic_id(self, stopping: Callable[[], bool]) -> bytes:
         return id_bytes(self._described(stopping).topic_id)
@@ -137,7 +154,7 @@ class KafkaTopic:
         may = found.authorized_operations
         return TopicSeen(
             tuple(len(one.replicas) for one in found.partitions),
-            tuple(one.id for one in found.partitions if one.leader is None or one.leader.id < 0),
+            tuple(one.id for one in found.partitions if is_leaderless(one)),
             AclOperation.WRITE in may if may else None,
         )
 
@@ -150,10 +167,11 @@ class KafkaTopic:
             found = self._answer(asked, f"the cluster does not tell the configuration of the control topic {self._topic}")
         except _NotAllowed:
             return None
-        told = {name: entry.value for name, entry in found.items()}
-        if "max.message.bytes" not in told or "min.insync.replicas" not in told:
+        values = {name: entry.value for name, entry in found.items()}
+        bytes_max, replicas_min = known_size(values.get("max.message.bytes")), known_size(values.get("min.insync.replicas"))
+        if bytes_max is None or replicas_min is None:
             return None  # not every server that speaks the protocol has them
-        return TopicLimits(int(told["max.message.bytes"]), int(told["min.insync.replicas"]))
+        return TopicLimits(bytes_max, replicas_min)
 
     def _described(self, stopping: Callable[[], bool], **more: bool) -> Any:
         self._begin()
@@ -174,7 +192,9 @@ class KafkaTopic:
             if self._clock.monotonic_s() > until_s:
                 raise RetryLater(f"{what} within {self._timeout_s:g} s")
         try:
-            return asked.result()
+            found = asked.result()
+            self._log.answered()
+            return found
         except KafkaException as error:
             code = error.args[0].code()
             if code in _NOT_THERE:
@@ -182,7 +202,7 @@ class KafkaTopic:
             if code in _NOT_OURS:
                 raise _NotAllowed(f"the user of events.kafka may not describe the topic {self._topic}; give it that right") from error
             self._admin.poll(0)
-            refused = next((told for told in self._heard if told.code() in _NOT_LET_IN), None)
+            refused = next((told for told in list(self._heard) if told.code() in _NOT_LET_IN), None)
             if refused is not None:
                 raise Halt(f"{what}, because it does not let us in: {_why(refused)}; correct events.kafka.properties") from error
             raise later(what, error) from error
@@ -193,6 +213,10 @@ class KafkaTopic:
         return _why(self._heard[-1]) if self._heard else ""
 
     def send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:
+        with self._sending:
+            self._send(records, stopping)
+
+    def _send(self, records: Sequence[TopicRecord], stopping: Callable[[], bool]) -> None:
         failed: list[ArchiverError] = []
         waiting = len(records)
 
@@ -238,6 +262,7 @@ class KafkaTopic:
         return RetryLater(f"{what} was not taken by the control topic {self._topic}: {words}")
 
     def close(self) -> None:
+        self._listener.close()
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         self._producer.poll(0)
 
@@ -246,11 +271,10 @@ class _NotAllowed(Halt):
     """The user may not ask."""
 
 
-def _hear(heard: deque[KafkaError], log: Callable[[KafkaError], None] | None, error: KafkaError) -> None:
+def _hear(heard: deque[KafkaError], log: Callable[[KafkaError], None], error: KafkaError) -> None:
     if error.code() != KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001 - says nothing that the others do not
         heard.append(error)
-    if log is not None:
-        log(error)
+    log(error)
 
 
 def _why(error: KafkaError) -> str:

@@ -2,7 +2,8 @@
 
 Promises: no position but those it is given (no group, nothing committed, no reset), committed records only, nothing of a partition behind
 an error of it (the library itself goes on behind a batch that it cannot read), memory bounded by `queue_bytes_max`, and an answer or
-`RetryLater` within `request_timeout`. What the client logs goes to our log; secrets never do.
+`RetryLater` within `request_timeout`. Numbers of the library pass through `kafka_numbers`, its log lines through `kafka_client_log`.
+Secrets never reach the log.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
 
 from archiver.clock import Clock
 from archiver.errors import RetryLater
 from archiver.redaction import redacted
+from archiver.wording import counted
+from intake.sources.kafka_client_log import ClientListener, ClientLog
+from intake.sources.kafka_numbers import known, known_bounds, known_since
 from intake.sources.upstream import Bounds, Place, Polled, Stopped, Trouble, UpstreamTopic
 
 PER_QUESTION = 500
@@ -31,6 +44,8 @@ PORTION_RECORDS = 500
 POLL_BYTES_MAX = 4 * 2**20
 """A poll takes no further portion when it has so many bytes of values."""
 _NO_ID = bytes(16)
+_NO_TIME_MS = -1
+assert TIMESTAMP_NOT_AVAILABLE == 0, "`_fill` asks whether the kind of a timestamp is true"
 _TROUBLES: dict[int, Trouble] = {
     KafkaError._AUTO_OFFSET_RESET: "out_of_range",  # noqa: SLF001 - the library's public names of local errors begin so
     KafkaError.OFFSET_OUT_OF_RANGE: "out_of_range",
@@ -53,7 +68,6 @@ _OFFSET: Any = Message.offset
 _TIMESTAMP: Any = Message.timestamp
 _KEY: Any = Message.key
 _VALUE: Any = Message.value
-_log = logging.getLogger(__name__)
 Key = TypeVar("Key", str, Place)
 
 
@@ -83,8 +97,11 @@ class ClientSettings(Protocol):
 class KafkaClient:
     """One consumer and one administrative client on the same cluster."""
 
-    def __init__(self, settings: ClientSettings, clock: Clock) -> None:
+    def __init__(self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None) -> None:
+        """`log`: of the source; it outlives this connection, so that a reconnect does not repeat every line."""
         self._clock = clock
+        self._log = log or ClientLog(f"source {settings.name}", clock)
+        self._ear, of_admin = self._log.ear(), self._log.ear()
         self._timeout_s = settings.request_timeout
         self._broken: set[Place] = set()
         self._leaderless: set[Place] = set()
@@ -104,41 +121,50 @@ class KafkaClient:
             "max.partition.fetch.bytes": str(FETCH_PARTITION_BYTES),
         }
         try:
-            self._consumer = Consumer(common | consumer)
-            self._admin = AdminClient(common)
+            self._consumer = Consumer(common | consumer | self._ear.properties())
+            self._admin = AdminClient(common | of_admin.properties())
         except (KafkaException, ValueError) as error:
             raise unmade(error) from None
+        # The consumer cannot be polled by a second thread: that would take its records. The mirror polls it several times a second.
+        self._listener = ClientListener(settings.name, [of_admin.listening(self._admin)])
 
     def topics(self) -> list[str]:
         try:
             # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not have heard before it reads.
-            return list(self._admin.list_topics(timeout=self._timeout_s).topics)
+            found = list(self._admin.list_topics(timeout=self._timeout_s).topics)
         except KafkaException as error:
             raise later("the cluster does not say which topics it has", error) from error
+        self._log.answered()
+        return found
 
     def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
-        answers = _Answers[str](self._timeout_s)
+        answers = _Answers[str](self._timeout_s, self._log)
         for some in _portions(sorted(names)):
             asked = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=self._timeout_s)
             for name, future in asked.items():
                 answers.hear(name, future, f"the cluster does not describe topic {name}")
         found: dict[str, UpstreamTopic | None] = dict.fromkeys(answers.unanswered())
         for name, answer in answers.found.items():
-            if not answer.is_internal:
+            if not answer.is_internal and answer.partitions:
                 found[name] = UpstreamTopic(name, id_bytes(answer.topic_id), len(answer.partitions))
+            elif not answer.is_internal:
+                found[name] = None  # every topic has a partition, so the cluster has not loaded this one yet
             self._leaderless = {place for place in self._leaderless if place[0] != name}
-            self._leaderless |= {(name, one.id) for one in answer.partitions if one.leader is None or one.leader.id < 0}
+            self._leaderless |= {(name, one.id) for one in answer.partitions if is_leaderless(one)}
         return found
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         low, high = self._offsets(places, _SPECS.earliest()), self._offsets(places, _SPECS.latest())
-        return {place: Bounds(low[place], high[place]) for place in places if place in low and place in high}
+        found = {place: known_bounds(low.get(place), high.get(place)) for place in places}
+        return {place: bounds for place, bounds in found.items() if bounds is not None}
 
     def offsets_since(self, places: Collection[Place], since_ms: int) -> dict[Place, int]:
-        return self._offsets(places, _SPECS.for_timestamp(since_ms))
+        found = self._offsets(places, _SPECS.for_timestamp(since_ms))
+        return {place: offset for place, given in found.items() if (offset := known_since(given)) is not None}
 
-    def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, int]:
-        answers = _Answers[Place](self._timeout_s)
+    def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, Any]:
+        """As the library gives them, sentinels among them: for `kafka_numbers`."""
+        answers = _Answers[Place](self._timeout_s, self._log)
         # One without a leader would hold the answer about all others up until the time is over.
         for some in _portions(sorted(place for place in places if place not in self._leaderless)):
             asked = self._admin.list_offsets(
@@ -170,7 +196,6 @@ class KafkaClient:
             raise later("partitions cannot be let go of", error) from error
 
     def poll(self, records_max: int, timeout_s: float) -> Polled:
-        self._admin.poll(0)  # what it logs waits for this, without a bound
         polled, last = Polled(), dict[Place, Any]()
         left, size, until_s = records_max, 0, self._clock.monotonic_s() + timeout_s
         while left > 0:
@@ -179,15 +204,16 @@ class KafkaClient:
                 messages = self._consumer.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
             except KafkaException as error:
                 raise later("nothing can be read", error) from error
+            self._ear.polled()
             left -= len(messages)
             polled.more = len(messages) == portion
             if self._broken or any(map(_ERROR, messages)):  # no error is false
-                messages = _sound(messages, polled, self._broken)
+                messages = _sound(messages, polled, self._broken, self._log)
             if messages:
                 size += _fill(polled, messages, last)
             if not polled.more or size >= POLL_BYTES_MAX:
                 break
-        polled.epochs = {place: epoch for place, message in last.items() if (epoch := message.leader_epoch()) is not None and epoch >= 0}
+        polled.epochs = {place: epoch for place, message in last.items() if (epoch := known(message.leader_epoch())) is not None}
         return polled
 
     def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
@@ -197,11 +223,12 @@ class KafkaClient:
                 _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
             except KafkaException:
                 continue
-            if high >= 0:
-                found[place] = high
+            if (end := known(high)) is not None:
+                found[place] = end
         return found
 
     def close(self) -> None:
+        self._listener.close()
         self._consumer.close()
 
 
@@ -213,7 +240,8 @@ def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
     polled.topics += topics
     polled.partitions += partitions
     polled.offsets += map(_OFFSET, messages)
-    polled.timestamps_ms += [time_ms for _, time_ms in map(_TIMESTAMP, messages)]
+    # The kind counts: a record of the oldest formats has none (0), and then any number as its time.
+    polled.timestamps_ms += [time_ms if kind else _NO_TIME_MS for kind, time_ms in map(_TIMESTAMP, messages)]
     polled.keys += map(_KEY, messages)
     polled.values += values
     _add_headers(polled, messages)
@@ -239,7 +267,7 @@ def _add_headers(polled: Polled, messages: list[Any]) -> None:
             polled.headers.append(None)
 
 
-def _sound(messages: list[Any], polled: Polled, broken: set[Place]) -> list[Any]:
+def _sound(messages: list[Any], polled: Polled, broken: set[Place], log: ClientLog | None = None) -> list[Any]:
     """The records, without those of a partition behind an error of it; `broken`: such partitions, from here on."""
     records: list[Any] = []
     for message in messages:
@@ -248,7 +276,7 @@ def _sound(messages: list[Any], polled: Polled, broken: set[Place]) -> list[Any]
             continue
         if message.error() is None:
             records.append(message)
-        elif _hear(message, polled):
+        elif _hear(message, polled, log):
             broken.add(place)
     return records
 
@@ -256,8 +284,9 @@ def _sound(messages: list[Any], polled: Polled, broken: set[Place]) -> list[Any]
 class _Answers(Generic[Key]):
     """What became of many questions of one kind."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, log: ClientLog | None = None) -> None:
         self._timeout_s = timeout_s
+        self._log = log
         self.found: dict[Key, Any] = {}
         """What is not there is left out."""
         self._failed: dict[Key, RetryLater] = {}
@@ -276,18 +305,22 @@ class _Answers(Generic[Key]):
         """What was not answered, unless that is everything: then `RetryLater`."""
         if self._failed and not self.found:
             raise next(iter(self._failed.values()))
-        for error in self._failed.values():
-            _log.warning("kafka: %s", error)
+        if self._failed and self._log is not None:
+            self._log.say(
+                logging.WARNING, f"{counted(len(self._failed), 'question')} without an answer: {next(iter(self._failed.values()))}"
+            )
         return list(self._failed)
 
 
-def _hear(message: Any, polled: Polled) -> bool:
+def _hear(message: Any, polled: Polled, log: ClientLog | None) -> bool:
     """Something that is no record; whether it stops its partition."""
     error, place = message.error(), (message.topic(), message.partition())
     if error.code() == _END:
-        polled.ends[place] = message.offset()
-    elif place[0] is None or place[1] is None or place[1] < 0:
-        _log.warning("kafka: %s", redacted(error.str()))
+        if (end := known(message.offset())) is not None:
+            polled.ends[place] = end
+    elif place[0] is None or known(place[1]) is None:
+        if log is not None:
+            log.say(logging.WARNING, error.str())
     else:
         polled.stopped.append(Stopped(place, _trouble_of(error), redacted(error.str())))
         return True
@@ -301,20 +334,19 @@ def _trouble_of(error: KafkaError) -> Trouble:
     return _TROUBLES.get(error.code(), "other")
 
 
-def _heard(error: KafkaError) -> None:
-    _log.warning("kafka: %s", redacted(error.str()))
-
-
 def common_properties(client_id: str, brokers: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """What every client is told; `given` are properties of the configuration, secrets revealed."""
+    """The properties of every client; `given` are those of the configuration, secrets revealed."""
     return {
         "client.id": client_id,
         "socket.keepalive.enable": "true",
         **given,
         "bootstrap.servers": brokers,
-        "logger": _log,
-        "error_cb": _heard,
     }
+
+
+def is_leaderless(partition: Any) -> bool:
+    """Whether a partition, as the cluster describes it, has no leader now."""
+    return partition.leader is None or known(partition.leader.id) is None
 
 
 def unmade(error: Exception) -> RetryLater:

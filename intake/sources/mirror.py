@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from archiver.clock import Clock
@@ -28,16 +28,15 @@ from intake.publisher import FlushPublisher
 from intake.sequencer import Sequencer
 from intake.sources.mirror_beginnings import FOLLOWED, begin, has_begun
 from intake.sources.mirror_findings import GoOn, MirrorFinding, fits, identity_of, judge_partition, judge_topic
+from intake.sources.mirror_look import ASKED_AGAIN, LOOK_AGAIN_S, NOT_TOLD, UNCONFIRMED, Look, LookPace, SecondAnswers
 from intake.sources.mirror_piece import Cursor, MirrorPiece
 from intake.sources.mirror_state import MirrorState
+from intake.sources.outage import Outage
 from intake.sources.upstream import Place, Polled, Upstream, UpstreamTopic
 
 POLL_RECORDS_MAX = 10_000
 POLL_WAIT_S = 0.1
 """How long one poll waits for records: it bounds how long stopping takes."""
-LOOK_AGAIN_S = 1.0
-"""After so long the cluster is looked at again when a partition stopped for a reason that a look finds, or is found without offsets (then
-after twice as long each time)."""
 CATCHING_UP = 5
 """While polls leave more behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
 STATE_EVERY_S = 1.0
@@ -45,7 +44,8 @@ FINDINGS_SHOWN_MAX = 100
 DAMAGED = (
     "it is damaged there; give the partition a leader that has it whole, or delete it and give it up by the source's lost, and restart"
 )
-NOT_TOLD = "has no offsets that the cluster tells now, perhaps because it has no leader; it is asked again"
+RACES_APART_S = 3600.0
+"""Another process that is faster is logged at INFO if none was for so long: two daemons with one source lose races all the time."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,17 +97,6 @@ class PieceSettings(Protocol):
         """Weight of the largest record."""
 
 
-@dataclass(slots=True)
-class _Look:
-    """What one look at the cluster found, on its way to what is read."""
-
-    findings: dict[Place | str, MirrorFinding] = field(default_factory=dict)
-    ready: dict[Place, Cursor] = field(default_factory=dict)
-    """Partitions that can be read from where the log says."""
-    reads: dict[Place, tuple[int, int | None]] = field(default_factory=dict)
-    """Where the reading of each begins: behind the last record that is in, with its leader epoch, if the cluster still has that place."""
-
-
 class Mirror:
     """One source. One thread uses it; `state` may be read from anywhere."""
 
@@ -139,8 +128,13 @@ class Mirror:
         self._piece = self._new_piece()
         self._piece_since_s = 0.0
         self._is_behind = False
+        self._pace = LookPace(settings.discover_interval)
         self._look_at_s: float | None = None
-        self._again_s = LOOK_AGAIN_S
+        self._second_answers = SecondAnswers()
+        self._outage = Outage(settings.name, clock, _log)
+        self._seen: set[Place] = set()
+        """Partitions that this process has read before, perhaps over another connection."""
+        self._raced_s: float | None = None
         self._told_s = 0.0
         self.state = MirrorState(settings.name)
         """What is known of it."""
@@ -152,7 +146,8 @@ class Mirror:
         for part in (self._look_if_due, self._read, self._publish_if_due, self._tell):
             part(upstream)
             if self._upstream is not upstream:
-                return  # let go of: the next step begins anew
+                return  # let go of: the next step begins with a new connection
+        self._outage.worked()
 
     def _look_if_due(self, upstream: Upstream) -> None:
         if self._look_at_s is not None and self._clock.monotonic_s() < self._look_at_s:
@@ -168,8 +163,7 @@ class Mirror:
 
     def give_up(self, why: str) -> None:
         """Nothing can be taken in now: let go of everything that is not in the log."""
-        if why != self.state.trouble:
-            _log.warning("source %s: nothing is taken in: %s", self._settings.name, why)
+        self._outage.failed(why)
         self.state = replace(self.state, trouble=why, partitions=0)
         self.close()
 
@@ -192,7 +186,7 @@ class Mirror:
         names = {name for name in upstream.topics() if self._settings.matches(name)}
         described = upstream.describe(names)
         found = {name: topic for name, topic in described.items() if topic is not None}
-        look = _Look()
+        look = Look()
         topics = self._topics(found, look)
         self._add_sticky(topics, look)
         if not self._followed():
@@ -202,20 +196,10 @@ class Mirror:
         self._add_missing(described, look)
         self._judge(upstream, topics, found, look)
         self._adopt(upstream, look)
-        self._look_at_s = self._clock.monotonic_s() + self._wait_s(look)
+        self._look_at_s = self._clock.monotonic_s() + self._pace.wait_s(look)
         self.state = replace(self.state, topics=len({place[0] for place in self._cursors}), looked_us=self._clock.now_us(), trouble=None)
 
-    def _wait_s(self, look: _Look) -> float:
-        """Time until the next look. A leader that is being elected is soon there; one that stays away must not cost a look each second."""
-        interval_s = self._settings.discover_interval
-        if all(one.why != NOT_TOLD for one in look.findings.values()):
-            self._again_s = LOOK_AGAIN_S
-            return interval_s
-        wait_s = min(self._again_s, interval_s)
-        self._again_s = 2 * wait_s
-        return wait_s
-
-    def _topics(self, found: Mapping[str, UpstreamTopic], look: _Look) -> dict[str, TopicState]:
+    def _topics(self, found: Mapping[str, UpstreamTopic], look: Look) -> dict[str, TopicState]:
         """Our topics of those names, declared and grown; those that cannot be mirrors are findings."""
         states: dict[str, TopicState] = {}
         room = self._settings.partitions_max
@@ -233,7 +217,7 @@ class Mirror:
         state = self._sequencer.fold.topics_by_name.get(name)
         return state is not None and state.mirrored and bool(self._begun(state))
 
-    def _add_sticky(self, topics: Mapping[str, TopicState], look: _Look) -> None:
+    def _add_sticky(self, topics: Mapping[str, TopicState], look: Look) -> None:
         """What was found and stays so as long as our topic is the same."""
         self._sticky = {tp: one for tp, one in self._sticky.items() if tp[0] in self._sequencer.fold.topics_by_id}
         for (topic_id, partition), finding in self._sticky.items():
@@ -283,7 +267,7 @@ class Mirror:
         source = self._sequencer.fold.positions.source(mirror_source(state.topic_id))
         return {int(item): one for item, one in source.begun.items()}
 
-    def _add_missing(self, found: Mapping[str, UpstreamTopic | None], look: _Look) -> None:
+    def _add_missing(self, found: Mapping[str, UpstreamTopic | None], look: Look) -> None:
         """Topics that were mirrored and are not in the cluster, and those that it does not tell of."""
         for name in [name for name, topic in found.items() if topic is None]:
             look.findings[name] = MirrorFinding("unreadable", name, None, "is not described by the cluster now; it is asked again")
@@ -293,7 +277,7 @@ class Mirror:
                 assert finding is not None, "a topic that is not there is a finding"
                 look.findings[name] = finding
 
-    def _judge(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], look: _Look) -> None:
+    def _judge(self, upstream: Upstream, topics: Mapping[str, TopicState], found: Mapping[str, UpstreamTopic], look: Look) -> None:
         """What can be read, and why the rest cannot."""
         asked: dict[Place, Cursor] = {}
         for name, state in topics.items():
@@ -320,7 +304,9 @@ class Mirror:
                 look.findings[place] = MirrorFinding("unreadable", *place, NOT_TOLD)
                 continue
             verdict = judge_partition(*place, cursor.base, bounds[place], self._settings.lost.get(f"{place[0]}:{place[1]}"))
-            if isinstance(verdict, GoOn):
+            if not self._second_answers.confirmed(cursor, verdict):
+                look.findings[place] = MirrorFinding("unreadable", *place, UNCONFIRMED)
+            elif isinstance(verdict, GoOn):
                 look.ready[place] = ready = self._gone_on(cursor, verdict.offset)
                 # What lies between the last record and the position are markers, perhaps of a later epoch: they prove nothing.
                 behind = self._sequencer.fold.next_offset((ready.topic.topic_id, place[1]))
@@ -340,11 +326,12 @@ class Mirror:
         self._sequencer.append_moves([given_up.move(self._sequencer.fold.next_index)])
         return replace(given_up, base=offset)
 
-    def _adopt(self, upstream: Upstream, look: _Look) -> None:
+    def _adopt(self, upstream: Upstream, look: Look) -> None:
         """Read what can be read, and nothing else."""
         for key, finding in look.findings.items():
             if self._findings.get(key) != finding:
-                _log.error("source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
+                level = logging.WARNING if finding.why in ASKED_AGAIN else logging.ERROR
+                _log.log(level, "source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
         self._findings = look.findings
         leaving = [place for place, cursor in self._cursors.items() if look.ready.get(place) is not cursor]
         if leaving:
@@ -360,7 +347,10 @@ class Mirror:
             upstream.read({place: look.reads[place] for place in coming})
             self._cursors |= coming
             self._read_topics |= {topic for topic, _ in coming}
-            _log.info("source %s: %s more", self._settings.name, counted(len(coming), "partition"))
+            new = coming.keys() - self._seen
+            self._seen |= new
+            if new:  # the others are read again after a lost race or a reconnect, which is no news
+                _log.info("source %s: %s more", self._settings.name, counted(len(new), "partition"))
 
     # reading
 
@@ -388,9 +378,10 @@ class Mirror:
         for one in polled.stopped:
             if one.place not in self._cursors:
                 continue
-            if one.trouble == "truncated" and one.place in self._proven:
-                _log.warning("source %s: %s:%d is read anew from where the log stands: %s", self._settings.name, *one.place, one.why)
-                self.close()  # markers of another epoch may have misled the client: the last record is what proves it
+            cursor = self._cursors[one.place]
+            if one.trouble == "truncated" and (one.place in self._proven or not self._second_answers.truncation_confirmed(cursor)):
+                _log.warning("source %s: %s:%d is read again from where the log stands: %s", self._settings.name, *one.place, one.why)
+                self.close()  # markers of another epoch, or a late answer, may have misled the client: the last record is what proves it
                 return
             if one.trouble == "truncated":
                 why = f"what was read is not in the cluster any more ({one.why}); delete the topic here and mirror it anew"
@@ -439,12 +430,19 @@ class Mirror:
         except RecordRefused as error:
             raise RetryLater(str(error)) from error
         if refusal is not None:
-            _log.info("source %s: another process was faster (%s); reading on from where the log stands", self._settings.name, refusal)
+            self._log_race(refusal)
             self._rewind()
             return
         for cursor in piece.moved.values():
             cursor.base = cursor.end
         self.state = replace(self.state, records=self.state.records + piece.rows, bytes=self.state.bytes + piece.raw_bytes)
+
+    def _log_race(self, refusal: str) -> None:
+        now_s = self._clock.monotonic_s()
+        is_first = self._raced_s is None or now_s - self._raced_s >= RACES_APART_S
+        self._raced_s = now_s
+        text = "source %s: another process takes in the same topics and was faster (%s); reading on from where the log stands"
+        _log.log(logging.INFO if is_first else logging.DEBUG, text, self._settings.name, refusal)
 
     def _send(self, piece: MirrorPiece, moves: list[Move]) -> str | None:
         if piece.items:

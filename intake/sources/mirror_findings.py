@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from intake.positions import Begun
 from intake.sources.upstream import Bounds, UpstreamTopic
 
 NO_ID = b"no id"
+WITHOUT_ID: Final = "is described without the id that it has, so it is not known which topic it is; it is asked again"
 FindingKind = Literal["recreated", "gone", "truncated", "behind", "diverged", "unstorable", "unreadable", "refused"]
 """`recreated`: the topic is another one of the same name. `gone`: it is not there any more. `truncated`: records were deleted before they
 were read. `behind`: the partition ends before what was read, so the upstream lost records that are here. `diverged`: what was read is not
@@ -52,6 +53,9 @@ def judge_topic(name: str, found: UpstreamTopic | None, begun: Mapping[int, Begu
         return MirrorFinding("gone", name, None, why)
     if all(fits(one.identity, found) for one in begun.values()):
         return None
+    if not found.topic_id:
+        # Its topic has an id, so an answer without one (of a broker that is older, or has not loaded the topic) proves nothing.
+        return MirrorFinding("unreadable", name, None, WITHOUT_ID)
     why = (
         "was deleted and made anew in the cluster, so its offsets mean other records; nothing of the new one is mirrored into the old one. "
         "To mirror the new one: take the topic's entry out of topics, `archiver topics delete` it here, then `archiver topics create` it "

@@ -86,7 +86,9 @@ def test_a_mirror_that_is_killed_at_every_step_lands_everything_once(tmp_path: P
     finish(tmp_path, server, topic)
 
 
-def test_a_broker_that_is_killed_and_comes_back_loses_nothing_here(tmp_path: Path, server: KafkaServer) -> None:
+def test_a_broker_that_is_killed_and_comes_back_loses_nothing_here(
+    tmp_path: Path, server: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster, topic = Cluster(server.brokers), server.new_name()
     cluster.create(topic, PARTITIONS)
     site = Site(server.brokers)
@@ -110,8 +112,12 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing_here(tmp_path: Pat
         stopped.set()
         stepping.join(60)
     mirror.until_level(site, topic)
+    mirror.until(lambda: "works again" in caplog.text, "the line that says so")
     mirror.close()
     assert mirror.kinds == []
+    lines = [one.getMessage() for one in caplog.records if one.name.startswith("intake.sources")]
+    assert len(lines) < 25, lines
+    assert sum("works again" in one for one in lines) == 1
     for partition in range(PARTITIONS):
         assert site.records(topic, partition) == upstream_records(server.brokers, topic, partition)
     assert len(site.records(topic, 0)) == 180

@@ -138,8 +138,8 @@ MIRRORING = (
     _mutant(
         "who was too late goes on as if it had been in time",
         "intake/sources/mirror.py",
-        'reading on from where the log stands", self._settings.name, refusal)\n            self._rewind()\n            return',
-        'reading on from where the log stands", self._settings.name, refusal)',
+        "            self._log_race(refusal)\n            self._rewind()\n            return",
+        "            self._log_race(refusal)",
         f"{_OF_SOURCES}::test_two_that_mirror_the_same_land_everything_once",
     ),
 )

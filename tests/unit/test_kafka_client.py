@@ -12,6 +12,7 @@ from archiver.clock import ManualClock
 from archiver.errors import RetryLater
 from intake.sources import kafka_client
 from intake.sources.kafka_client import KafkaClient, _Answers, _sound
+from intake.sources.kafka_client_log import ClientLog
 from intake.sources.upstream import Place, Polled
 
 
@@ -92,6 +93,8 @@ def polled(fetched: Fetched, records_max: int = 100) -> Polled:
     client: Any = KafkaClient.__new__(KafkaClient)  # what connects is made in `__init__`
     client._consumer = client._admin = fetched
     client._broken, client._clock = set(), fetched.clock
+    client._log = ClientLog("source s", fetched.clock)
+    client._ear = client._log.ear()
     found: Polled = client.poll(records_max, 0.5)
     return found
 
@@ -142,6 +145,19 @@ def test_a_record_whose_headers_are_no_text_is_told_by_its_number_in_the_poll(mo
     monkeypatch.setattr(kafka_client, "_HEADERS", headers)
     found = polled(Fetched(*(message("t", 0, offset) for offset in range(5))))
     assert (sorted(found.broken), found.headers) == ([1, 3], [[("h", b"0")], None, [("h", b"2")], None, [("h", b"4")]])
+
+
+def test_a_record_without_a_timestamp_has_none_whatever_number_stands_there() -> None:
+    """The oldest formats have no timestamp: the library gives the kind 0 (not available) and any number, newer ones give -1."""
+    given = [(0, 0), (0, 5), (0, -1), (1, -1), (1, 7), (2, 8), (1, 0)]
+    found = polled(Fetched(*(message("t", 0, offset, timestamp=one) for offset, one in enumerate(given))))
+    assert found.timestamps_ms == [-1, -1, -1, -1, 7, 8, 0]
+
+
+def test_an_end_that_is_not_known_is_none() -> None:
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    found = polled(Fetched(message("t", 0, -1001, error=end), message("t", 1, 0, error=end)))
+    assert found.ends == {("t", 1): 0}
 
 
 def test_errors_and_what_is_behind_them_are_no_records(monkeypatch: pytest.MonkeyPatch) -> None:

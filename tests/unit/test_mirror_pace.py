@@ -37,7 +37,7 @@ def test_a_piece_waits_longer_while_there_is_more(more: bool, waits_s: float) ->
     pieces: Any = parts(delay_max=DELAY_S, delay_max_bytes=10**6, record_bytes_max=10**6)
     sequencer: Any = parts(entry_bytes_max=512 * 1024, fold=parts(newest_us=0))
     accepts: Any = parts(accept_us=lambda newest_us: newest_us + 1)
-    settings: Any = parts(name="s")
+    settings: Any = parts(name="s", discover_interval=60.0)
     nobody: Any = None
     mirror = Mirror(settings, pieces, sequencer, nobody, accepts, clock, nobody)
     mirror._cursors[PLACE] = Cursor(PLACE, TopicState(TopicId("a" * 32), "a", 1, 0, mirrored=True), b"u" * 16, 0, 0, 0)

@@ -31,5 +31,5 @@ def test_what_the_page_names_is_there() -> None:
 
 def test_every_demand_has_its_tables() -> None:
     sections = re.split(r"(?m)^### ", LINES)[1:]
-    assert len(sections) == 7
+    assert len(sections) >= 7
     assert [one.splitlines()[0] for one in sections if not _NAMED.search(one)] == []
