@@ -42,7 +42,17 @@ from archiver.catalog.iceberg_exchange import exchange_producer, removal_produce
 from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unauthorized, unreached
 from archiver.catalog.iceberg_properties import prepared_properties
 from archiver.catalog.iceberg_register import register
-from archiver.catalog.iceberg_values import data_file_of, fields_of, live_file_of, parse_schema, partition_spec, sort_order, view_of
+from archiver.catalog.iceberg_values import (
+    adds_order,
+    data_file_of,
+    fields_of,
+    live_file_of,
+    parse_schema,
+    partition_spec,
+    sort_order,
+    unlisted_orders,
+    view_of,
+)
 from archiver.catalog.layout import PARTITION_BY, PARTITION_FIELD_ID, stream_fields
 from archiver.catalog.rest_auth import advice
 from archiver.catalog.specs import newest_spec, spec_id_of
@@ -72,6 +82,8 @@ class IcebergTables:
         self._rest = properties.get("type") == "rest"
         self._properties = prepared_properties(name, properties, request_timeout_s)
         self._opened: Catalog | None = None
+        self._adds_orders = True
+        """Off once a commit that adds a sort order was refused: the catalog may not take that, and no commit may wait for it."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -182,7 +194,7 @@ class IcebergTables:
         table = _table(view)
         added = [_of_its_spec(view, item) for item in files]
         producer = append_producer(table, summary, self._ids, _new_snapshot_id(table, self._ids), merge=merge)
-        return _prepared(view, producer, added, (), properties, expire)
+        return _prepared(view, producer, added, (), properties, expire, unlisted_orders(table.metadata) if self._adds_orders else ())
 
     def prepare_exchange(
         self, view: TableView, removed: Collection[str], added: Sequence[DataFile], summary: Mapping[str, str]
@@ -205,6 +217,8 @@ class IcebergTables:
         """As the Protocol says. The base's sequence number is asserted by the new snapshot's own, which catalogs refuse if it is stale."""
         assert isinstance(prepared.handle, tuple)
         outcome, why = self._send(prepared.handle)
+        if outcome is SwapOutcome.CONFLICT and adds_order(prepared.handle[2]):
+            self._adds_orders = False
         return Swapped(outcome, prepared.snapshot_id, why)
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
@@ -405,6 +419,7 @@ def _prepared(
     removed: Iterable[DataFileOfTable],
     properties: NewProperties | None = None,
     expire: Sequence[int] = (),
+    also: Sequence[TableUpdate] = (),
 ) -> Prepared:
     """Write the manifests of a snapshot on top of `view`; without `properties` those of the table stay as they are."""
     try:
@@ -416,7 +431,7 @@ def _prepared(
     except OSError as error:
         raise RetryLater(f"table {shown(view.identifier)}: manifests cannot be written: {error}") from error
     more = [] if properties is None else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
-    request: _Request = (_table(view), (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more))
+    request: _Request = (_table(view), (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more, *also))
     return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
 
 

@@ -15,6 +15,7 @@ from pyiceberg.io import load_file_io
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataV2
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from archiver.catalog.iceberg_values import parse_schema, partition_spec, sort_order
 from archiver.catalog.layout import PARTITION_FIELD_ID, stream_fields
@@ -47,7 +48,7 @@ def register(
         partition_specs=[spec],
         default_spec_id=spec.spec_id,
         last_partition_id=PARTITION_FIELD_ID,
-        sort_orders=[order],
+        sort_orders=[UNSORTED_SORT_ORDER, order],
         default_sort_order_id=order.order_id,
         properties=kept,
         table_uuid=table_uuid,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pyiceberg.manifest import DataFile as IcebergDataFile
@@ -11,10 +11,11 @@ from pyiceberg.manifest import DataFileContent, FileFormat, ManifestEntry
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadataV1
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, MonthTransform, Transform
 from pyiceberg.typedef import Record
 
@@ -52,6 +53,21 @@ def sort_order(fields: StreamFields) -> SortOrder:
         for source in sources
     ]
     return SortOrder(*sort_fields, order_id=SORT_ORDER_ID)
+
+
+def unlisted_orders(metadata: TableMetadata) -> tuple[AddSortOrderUpdate, ...]:
+    """Adds sort order 0, unsorted, to a table that does not list it.
+
+    A table is created with the default order alone. Iceberg 1.11 and newer then refuse a `rewrite_data_files` by another order, whose files
+    get order 0: "Cannot use output sort order id 0".
+    """
+    listed = {order.order_id for order in metadata.sort_orders}
+    return () if UNSORTED_SORT_ORDER_ID in listed else (AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER),)
+
+
+def adds_order(updates: Iterable[TableUpdate]) -> bool:
+    """Whether an update among them adds a sort order."""
+    return any(isinstance(update, AddSortOrderUpdate) for update in updates)
 
 
 def parse_schema(schema_json: str) -> Schema:

@@ -1,0 +1,66 @@
+"""Tables list sort order 0 beside their default: other engines' rewrites by an order of their own need it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from archiver.catalog.iceberg_values import adds_order
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver, catalog_table
+
+
+def orders(deployment: Deployment) -> tuple[list[int], int]:
+    """Ids of the listed orders, and the default one."""
+    with catalog_table(deployment, "shop.clicks") as table:
+        return sorted(order.order_id for order in table.metadata.sort_orders), table.metadata.default_sort_order_id
+
+
+def archive(driver: Driver) -> str:
+    driver.send("clicks", [b"a"], 0)
+    return driver.archive().topics["clicks"].state
+
+
+def test_a_new_table_lists_order_0_and_keeps_its_default(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    with Driver(deployment) as driver:
+        for _ in range(2):
+            assert archive(driver) == "archived"
+            assert orders(deployment) == ([0, 1], 1)
+
+
+def test_a_table_of_an_older_version_gets_order_0_with_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment = Deployment(tmp_path / "d")
+    with monkeypatch.context() as patched:
+        patched.setattr("archiver.catalog.iceberg.unlisted_orders", lambda metadata: ())
+        with Driver(deployment) as driver:
+            assert archive(driver) == "archived"
+    assert orders(deployment) == ([1], 1)
+    with Driver(deployment) as driver:
+        assert archive(driver) == "archived"
+        assert orders(deployment) == ([0, 1], 1)
+        driver.check_complete("clicks")
+
+
+def test_a_catalog_that_takes_no_sort_orders_holds_up_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deployment, refused = Deployment(tmp_path / "d"), 0
+    real = SqlCatalog.commit_table
+
+    def without_orders(catalog: SqlCatalog, table: Table, requirements: Any, updates: Any) -> Any:
+        nonlocal refused
+        if adds_order(updates):
+            refused += 1
+            raise CommitFailedException("this catalog adds no sort orders")
+        return real(catalog, table, requirements, updates)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", without_orders)
+    with Driver(deployment) as driver:
+        assert archive(driver) == "archived"
+        assert archive(driver) == "archived"
+        driver.check_complete("clicks")
+    assert (orders(deployment), refused) == (([1], 1), 1)
