@@ -29,6 +29,10 @@ VERSION_MIN = 2
 NOT_INSTALLED = "`archiver query` needs DuckDB, which is not installed; install it with: pip install 'stream-archiver[query]'"
 TOO_OLD = "`archiver query` needs DuckDB 2.0 or newer, this is {}; install it with: pip install --upgrade 'stream-archiver[query]'"
 """Older ones find what is inside of structs by name only."""
+READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
+"""Of `read_parquet`. Older archives, and files that others wrote, have minima and maxima that leave NaN out; DuckDB orders NaN above every
+number, and would skip the row groups that hold one.
+"""
 _Answer = TypeVar("_Answer")
 
 
@@ -65,11 +69,12 @@ class Result:
 def table_names(sql: str) -> set[str]:
     """The tables that a query names, as it writes them; empty if that cannot be told."""
     duckdb = _duckdb()
-    with duckdb.connect(":memory:") as connection:
+    with _Interruptible(duckdb) as database:
         try:
-            return {re.sub(r'"', "", name) for name in connection.get_table_names(sql, qualified=True)}
+            found = database.run(lambda connection: connection.get_table_names(sql, qualified=True))
         except duckdb.Error:
             return set()
+    return {re.sub(r'"', "", name) for name in found}
 
 
 @contextmanager
@@ -80,20 +85,49 @@ def asked(sql: str, tables: Sequence[QueryTable], limits: Limits) -> Iterator[Re
     read or the memory does not suffice.
     """
     duckdb = _duckdb()
-    connection = duckdb.connect(":memory:")
-    try:
-        _check_statement(duckdb, connection, sql)
-        _bound(connection, limits)
+    with _Interruptible(duckdb) as database:
+        _check_statement(duckdb, database, sql)
+        _bound(database, limits)
         try:
             for table in tables:
-                _view(connection, table)
+                _view(database, table)
         except duckdb.Error as error:
             raise Halt(f"a table cannot be opened: {_words(error)}") from error
-        _lock(connection, tables)
-        with _Beside(connection) as beside:
-            yield _run(duckdb, connection, sql, beside)
-    finally:
-        connection.close()
+        _lock(database, tables)
+        yield _run(duckdb, database, sql)
+
+
+class _Interruptible:
+    """A connection whose every call can be ended by Ctrl-C: each runs in a thread of its own while the caller waits.
+
+    DuckDB does not look for a signal while all its threads scan, which may take hours; and what it raises in the main thread for one that
+    it sees is a `RuntimeError`. Nothing else in this module touches the connection.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._connection: duckdb.DuckDBPyConnection = module.connect(":memory:")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Interrupt what still runs, wait for its end, and close the connection."""
+        try:
+            behind = self._pool.submit(int)  # done when the calls before it are
+            while wait([behind], _INTERRUPT_EVERY_S).not_done:
+                self._connection.interrupt()  # repeated: a statement that begins only now has missed the one before
+            self._pool.shutdown()
+        finally:
+            self._connection.close()
+
+    def run(self, work: Callable[[duckdb.DuckDBPyConnection], _Answer]) -> _Answer:
+        """What a call on the connection returns or raises."""
+        return self._pool.submit(work, self._connection).result()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """All rows that a statement gives."""
+        return self.run(lambda connection: connection.execute(sql).fetchall())
 
 
 def _duckdb() -> Any:
@@ -106,16 +140,16 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _check_statement(duckdb: Any, connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+def _check_statement(duckdb: Any, database: _Interruptible, sql: str) -> None:
     try:
-        statements = connection.extract_statements(sql)
+        statements = database.run(lambda connection: connection.extract_statements(sql))
     except duckdb.Error as error:
         raise InvalidInput(f"the query is not understood: {_words(error)}") from error
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise InvalidInput("only one SELECT can be asked (or DESCRIBE, SHOW, SUMMARIZE of a table): nothing is changed here")
 
 
-def _bound(connection: duckdb.DuckDBPyConnection, limits: Limits) -> None:
+def _bound(database: _Interruptible, limits: Limits) -> None:
     settings = {
         "memory_limit": literal(f"{max(1, limits.memory_bytes // 2**20)}MiB"),
         "threads": str(max(1, limits.threads)),
@@ -129,36 +163,36 @@ def _bound(connection: duckdb.DuckDBPyConnection, limits: Limits) -> None:
         "allow_community_extensions": "false",
     }
     for name, value in settings.items():
-        connection.execute(f"SET {name} = {value}")
+        database.rows(f"SET {name} = {value}")
 
 
-def _view(connection: duckdb.DuckDBPyConnection, table: QueryTable) -> None:
+def _view(database: _Interruptible, table: QueryTable) -> None:
     """A view with the table's current columns over its files."""
     columns = columns_of(table.schema_json)
-    nameless = _without_ids(connection, table.files)
+    nameless = _without_ids(database, table.files)
     named = [path for path in table.files if path not in nameless]
     chosen = ", ".join(quoted(name) for name, _ in columns)
     parts = [f"SELECT {chosen} FROM {_by_id(named, table.schema_json)}"] if named else []  # noqa: S608 - every name is quoted
-    parts += [_by_name(connection, sorted(nameless), columns)] if nameless or not named else []
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.namespace)}")
-    connection.execute(f"CREATE VIEW {quoted(table.namespace)}.{quoted(table.name)} AS {' UNION ALL '.join(parts)}")
+    parts += [_by_name(database, sorted(nameless), columns)] if nameless or not named else []
+    database.rows(f"CREATE SCHEMA IF NOT EXISTS {quoted(table.namespace)}")
+    database.rows(f"CREATE VIEW {quoted(table.namespace)}.{quoted(table.name)} AS {' UNION ALL '.join(parts)}")
 
 
-def _without_ids(connection: duckdb.DuckDBPyConnection, files: Sequence[str]) -> set[str]:
+def _without_ids(database: _Interruptible, files: Sequence[str]) -> set[str]:
     """The files in which no column has a field id; their footers are read one after the other."""
     if not files:
         return set()
     ids = f"SELECT file_name FROM parquet_schema({_listed(files)}) GROUP BY 1 HAVING count(field_id) = 0"  # noqa: S608 - every path is quoted
-    return {row[0] for row in connection.execute(ids).fetchall()}
+    return {row[0] for row in database.rows(ids)}
 
 
 def _by_id(files: Sequence[str], schema_json: str) -> str:
-    return f"read_parquet({_listed(files)}, hive_partitioning = false, schema = {columns_by_id(schema_json)})"
+    return f"read_parquet({_listed(files)}, {READ_OPTIONS}, schema = {columns_by_id(schema_json)})"
 
 
-def _by_name(connection: duckdb.DuckDBPyConnection, files: Sequence[str], columns: Sequence[tuple[str, str]]) -> str:
-    source = f" FROM read_parquet({_listed(files)}, union_by_name = true, hive_partitioning = false)" if files else " WHERE false"
-    there = {row[0] for row in connection.execute(f"DESCRIBE SELECT *{source}").fetchall()} if files else set()
+def _by_name(database: _Interruptible, files: Sequence[str], columns: Sequence[tuple[str, str]]) -> str:
+    source = f" FROM read_parquet({_listed(files)}, union_by_name = true, {READ_OPTIONS})" if files else " WHERE false"
+    there = {row[0] for row in database.rows(f"DESCRIBE SELECT *{source}")} if files else set()
     chosen = ", ".join(f"CAST({quoted(name) if name in there else 'NULL'} AS {duck_type}) AS {quoted(name)}" for name, duck_type in columns)
     return f"SELECT {chosen}{source}"
 
@@ -167,42 +201,19 @@ def _listed(files: Sequence[str]) -> str:
     return f"[{', '.join(literal(_unglobbed(path)) for path in files)}]"
 
 
-def _lock(connection: duckdb.DuckDBPyConnection, tables: Sequence[QueryTable]) -> None:
+def _lock(database: _Interruptible, tables: Sequence[QueryTable]) -> None:
     """From here on nothing but these files can be touched, and nobody can change that."""
     paths = sorted({name for table in tables for path in table.files for name in (path, _unglobbed(path))})
-    connection.execute(f"SET allowed_paths = [{', '.join(literal(path) for path in paths)}]")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+    database.rows(f"SET allowed_paths = [{', '.join(literal(path) for path in paths)}]")
+    database.rows("SET enable_external_access = false")
+    database.rows("SET lock_configuration = true")
 
 
-class _Beside:
-    """Lets DuckDB work in a thread of its own while this one waits, so that Ctrl-C ends it: DuckDB itself does not look for one while all
-    its threads are in the middle of a scan, which may take hours.
-    """
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self._connection = connection
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="duckdb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        behind = self._pool.submit(int)  # done when whatever still runs is over
-        while wait([behind], _INTERRUPT_EVERY_S).not_done:
-            self._connection.interrupt()  # again and again: a statement that begins only now forgets what came before
-        self._pool.shutdown()
-
-    def run(self, work: Callable[[], _Answer]) -> _Answer:
-        """Its answer, or what it raised. What still runs when the block is left is interrupted."""
-        return self._pool.submit(work).result()
-
-
-def _run(duckdb: Any, connection: duckdb.DuckDBPyConnection, sql: str, beside: _Beside) -> Result:
+def _run(duckdb: Any, database: _Interruptible, sql: str) -> Result:
     try:
-        found = beside.run(lambda: connection.sql(sql))
+        found = database.run(lambda connection: connection.sql(sql))
         columns = list(zip(found.columns, found.types, strict=True))
-        reader = beside.run(lambda: found.to_arrow_reader(BATCH_ROWS))
+        reader = database.run(lambda _: found.to_arrow_reader(BATCH_ROWS))
     except duckdb.Error as error:
         raise _asked_wrongly(duckdb, error) from error
     names: list[str] = []
@@ -210,15 +221,15 @@ def _run(duckdb: Any, connection: duckdb.DuckDBPyConnection, sql: str, beside: _
         free = (name if not number else f"{name}_{number}" for number in range(len(columns)))
         names.append(next(candidate for candidate in free if candidate not in names))
     return Result(
-        tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)), _rows(duckdb, reader, beside)
+        tuple((name, str(found_type)) for name, (_, found_type) in zip(names, columns, strict=True)), _rows(duckdb, reader, database)
     )
 
 
-def _rows(duckdb: Any, reader: Any, beside: _Beside) -> Iterator[tuple[Any, ...]]:
+def _rows(duckdb: Any, reader: Any, database: _Interruptible) -> Iterator[tuple[Any, ...]]:
     import pyarrow as pa
 
     try:
-        while (batch := beside.run(lambda: next(reader, None))) is not None:
+        while (batch := database.run(lambda _: next(reader, None))) is not None:
             yield from zip(*(column.to_pylist(maps_as_pydicts="strict") for column in batch.columns), strict=True)
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise _asked_wrongly(duckdb, error) from error

@@ -302,9 +302,9 @@ def test_the_first_of_many_by_a_field_of_a_struct(tmp_path: Path, monkeypatch: p
         assert list(result.rows) == [(offset,) for offset in range(12)]
     bound = duck._bound
 
-    def with_every_optimizer(connection: Any, given: duck.Limits) -> None:
-        bound(connection, given)
-        connection.execute("SET disabled_optimizers = ''")
+    def with_every_optimizer(database: duck._Interruptible, given: duck.Limits) -> None:
+        bound(database, given)
+        database.rows("SET disabled_optimizers = ''")
 
     monkeypatch.setattr(duck, "_bound", with_every_optimizer)
     with (
