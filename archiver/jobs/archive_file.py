@@ -17,7 +17,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from archiver import failpoints
 from archiver.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from archiver.jobs.bounds import Columns
 from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, Encodings, SharedEncodings
+from archiver.jobs.floats import FloatColumn, FloatCounts
 from archiver.objects.store import ObjectStore
 from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
 
@@ -88,6 +89,8 @@ class SpooledArchive:
     sha256: bytes
     metadata: pq.FileMetaData
     footer: Footer
+    floats: Mapping[int, FloatColumn] = field(default_factory=dict)
+    """Statistics of floating-point columns by field id, which the footer does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class StoredArchive:
     metadata: pq.FileMetaData
     schema_version: int
     adopted: bool
+    floats: Mapping[int, FloatColumn] = field(default_factory=dict)
+    """As in `SpooledArchive`; empty if adopted, because its values were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,7 @@ class ArchiveWriter:
         self._columns = columns
         self._encodings = encodings
         self._zstd_level = zstd_level
+        self._floats = FloatCounts((leaf.field_id, leaf.place) for leaf in columns.measured if leaf.floating)
         self._pending: list[pa.RecordBatch] = []
         self.pending_rows = 0
         self.pending_bytes = 0
@@ -141,6 +147,7 @@ class ArchiveWriter:
             writer = self._writer()
             table = pa.Table.from_batches(self._pending, schema=self._columns.schema)
             writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._floats.add(table)
         self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
 
     def _writer(self) -> pq.ParquetWriter:
@@ -164,7 +171,7 @@ class ArchiveWriter:
                 sha256 = hashlib.file_digest(file, "sha256").digest()
             # Read back what was written: the footer that readers will see, not the one we believe in.
             metadata = pq.read_metadata(self._path)
-            return SpooledArchive(self._path, self._path.stat().st_size, sha256, metadata, footer)
+            return SpooledArchive(self._path, self._path.stat().st_size, sha256, metadata, footer, self._floats.columns())
 
     def discard(self) -> None:
         """Close and remove the spool file, whatever state it is in."""
@@ -192,7 +199,6 @@ def _spooling(doing: str) -> _Spooling:
 
 
 def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
-    bounded_paths = [leaf.path for leaf in columns.leaves if leaf.field_id in columns.bounded and not leaf.repeated]
     order = {leaf.path: position for position, leaf in enumerate(columns.leaves)}
     return pq.ParquetWriter(
         path,
@@ -203,7 +209,8 @@ def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encod
         use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
         dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
         column_encoding=encodings.others,
-        write_statistics=bounded_paths,
+        # pyarrow writes minima and maxima that leave NaN out, and decides once for the whole file (see `floats`).
+        write_statistics=[leaf.path for leaf in columns.measured if not leaf.floating],
         write_page_checksum=True,
         store_schema=False,
         sorting_columns=[pq.SortingColumn(order[path]) for path in ("kafka.ingest_timestamp", "kafka.offset") if path in order],
@@ -229,7 +236,7 @@ def publish(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredAr
     finally:
         with contextlib.suppress(OSError):
             spooled.path.unlink(missing_ok=True)
-    return StoredArchive(key, spooled.size, spooled.sha256, spooled.metadata, spooled.footer.schema, adopted=False)
+    return StoredArchive(key, spooled.size, spooled.sha256, spooled.metadata, spooled.footer.schema, adopted=False, floats=spooled.floats)
 
 
 def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:

@@ -1,8 +1,9 @@
-"""What a Parquet footer tells about a file's columns, in the form Iceberg's manifests want.
+"""Column statistics of a Parquet file in the form of Iceberg's manifests, read from the footer.
 
 Pure but for reading a footer's values. Owns the translation of Parquet statistics to Iceberg bounds: single-value binary form, strings and
-bytes truncated to 16 as Iceberg does by default. Promises that a lower bound is never above and an upper bound never below a value of the
-file: where that cannot be told, the bound is left out. Must never guess.
+bytes truncated to 16 as Iceberg does by default. A lower bound is never above and an upper bound never below a value of the file: where the
+footer does not prove that, the bound is left out. A footer proves nothing about floating-point columns, because its statistics leave NaN
+out: their bounds come from the writer (`archiver.jobs.floats`), or there are none.
 
 Columns are named by the field ids of the schema that the file was written with, and a footer must have just these columns: so a file met in
 the store (written under an older schema) is described by its own.
@@ -12,14 +13,15 @@ from __future__ import annotations
 
 import decimal
 import struct
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.errors import Corrupted
+from archiver.jobs.floats import FloatColumn
 
 TRUNCATE_LENGTH = 16
 """Characters of a string, bytes of a binary: Iceberg's default `truncate(16)`."""
@@ -37,6 +39,13 @@ class Leaf:
     type: pa.DataType
     repeated: bool
     """Inside a list or a map."""
+    place: tuple[int, ...] = ()
+    """Position of the top-level column, then of the field at each level of structs; empty inside a list or a map."""
+
+    @property
+    def floating(self) -> bool:
+        """Whether a value can be NaN."""
+        return pa.types.is_floating(self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class FileStatistics:
     upper_bounds: dict[int, bytes]
     split_offsets: tuple[int, ...]
     record_count: int
+    nan_value_counts: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +77,40 @@ class Columns:
         found = tuple(leaves(schema))
         return cls(schema, found, frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded))
 
+    @property
+    def measured(self) -> tuple[Leaf, ...]:
+        """The leaves whose minimum and maximum are kept, in a file or in the table's metadata."""
+        return tuple(leaf for leaf in self.leaves if leaf.field_id in self.bounded and not leaf.repeated)
+
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
     """The physical columns of a schema with field ids, in file order; raises `Corrupted` if one has no field id."""
-    return [leaf for field in schema for leaf in _leaves_of(field, "", repeated=False)]
+    return [leaf for index, column in enumerate(schema) for leaf in _leaves_of(column, "", (index,), repeated=False)]
 
 
-def _leaves_of(field: pa.Field[Any], parent: str, *, repeated: bool, name: str | None = None) -> Iterator[Leaf]:
-    path = f"{parent}{field.name if name is None else name}"
-    kind: Any = field.type
+def _leaves_of(column: pa.Field[Any], parent: str, place: tuple[int, ...], *, repeated: bool, name: str | None = None) -> Iterator[Leaf]:
+    path = f"{parent}{column.name if name is None else name}"
+    kind: Any = column.type
     if pa.types.is_struct(kind):
         for index in range(kind.num_fields):
-            yield from _leaves_of(kind.field(index), f"{path}.", repeated=repeated)
+            yield from _leaves_of(kind.field(index), f"{path}.", (*place, index), repeated=repeated)
     elif pa.types.is_map(kind):
-        yield from _leaves_of(kind.key_field, f"{path}.key_value.", repeated=True, name="key")
-        yield from _leaves_of(kind.item_field, f"{path}.key_value.", repeated=True, name="value")
+        yield from _leaves_of(kind.key_field, f"{path}.key_value.", place, repeated=True, name="key")
+        yield from _leaves_of(kind.item_field, f"{path}.key_value.", place, repeated=True, name="value")
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _leaves_of(kind.value_field, f"{path}.list.", repeated=True, name="element")
+        yield from _leaves_of(kind.value_field, f"{path}.list.", place, repeated=True, name="element")
     else:
-        metadata = field.metadata or {}
+        metadata = column.metadata or {}
         if _FIELD_ID not in metadata:
             raise Corrupted(f"column {path} has no field id; the file was not written by this archiver")
-        yield Leaf(path, int(metadata[_FIELD_ID]), kind, repeated)
+        yield Leaf(path, int(metadata[_FIELD_ID]), kind, repeated, () if repeated else place)
 
 
-def describe(metadata: pq.FileMetaData, columns: Columns) -> FileStatistics:
-    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises `Corrupted` if it has others."""
+def describe(metadata: pq.FileMetaData, columns: Columns, floats: Mapping[int, FloatColumn]) -> FileStatistics:
+    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises `Corrupted` if it has others.
+
+    `floats`: what the writer counted of floating-point columns, by field id; empty for a file that was found in the store.
+    """
     if len(columns.leaves) != metadata.num_columns:
         raise Corrupted(f"a footer lists {metadata.num_columns} columns, its schema {len(columns.leaves)}")
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -103,14 +121,28 @@ def describe(metadata: pq.FileMetaData, columns: Columns) -> FileStatistics:
             raise Corrupted(f"a footer has the column {chunks[0].path_in_schema} where its schema has {leaf.path}")
         found.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
         found.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
+        if leaf.field_id in floats:
+            _add_counted(found, leaf, floats[leaf.field_id])
+            continue
         statistics = [chunk.statistics for chunk in chunks]
         if any(one is None for one in statistics):
             continue
         if all(one.has_null_count for one in statistics):
             found.null_value_counts[leaf.field_id] = sum(one.null_count for one in statistics)
-        if leaf.field_id in columns.bounded and not leaf.repeated:
+        if leaf.field_id in columns.bounded and not leaf.repeated and not leaf.floating:
             _add_bounds(found, leaf, chunks)
     return found
+
+
+def _add_counted(found: FileStatistics, leaf: Leaf, counted: FloatColumn) -> None:
+    found.null_value_counts[leaf.field_id] = counted.null_count
+    # Iceberg skips a file of NaN alone for `> 100`; Spark, which orders NaN above every number, then lacks its rows.
+    if counted.nan_count < found.value_counts[leaf.field_id]:
+        found.nan_value_counts[leaf.field_id] = counted.nan_count
+    if counted.low is not None and counted.high is not None:
+        form = "<f" if pa.types.is_float32(leaf.type) else "<d"
+        found.lower_bounds[leaf.field_id] = struct.pack(form, counted.low)
+        found.upper_bounds[leaf.field_id] = struct.pack(form, counted.high)
 
 
 def _group_start(group: Any) -> int:
@@ -186,10 +218,6 @@ def single_value(kind: pa.DataType, value: Any) -> bytes | None:
         return struct.pack("<i", value)
     if pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
         return struct.pack("<q", value)
-    if pa.types.is_float32(kind):
-        return struct.pack("<f", value)
-    if pa.types.is_float64(kind):
-        return struct.pack("<d", value)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return str(value).encode("utf-8")
     if pa.types.is_decimal(kind):

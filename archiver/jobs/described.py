@@ -1,7 +1,7 @@
-"""What a table is told about an archive that stands in the store, from the archive's own footer.
+"""The Iceberg data file entry of a stored archive, made from the archive's own footer.
 
-The same numbers as refinement gives: an archive carries statistics of exactly the columns that have bounds. Promises that the footer is
-sealed, says what the key says, and counts as many rows as its range holds records. Reads footers only.
+The same numbers as refinement gives, but for floating-point columns: a footer has no statistics of these, so they get no bounds and no NaN
+counts. Promises that the footer is sealed, says what the key says, and counts as many rows as its range holds records. Reads footers only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def describe_archive(objects: ObjectStore, found: FoundArchive, cluster_id: str)
     if metadata.num_rows != due:
         raise Corrupted(f"{found.key} holds {metadata.num_rows} rows, its range without gaps {due}; the object was altered")
     columns = Columns.of(metadata.schema.to_arrow_schema())
-    counted = describe(metadata, columns)
+    counted = describe(metadata, columns, {})
     data_file = DataFile(
         path=objects.uri(found.key),
         record_count=counted.record_count,

@@ -333,9 +333,9 @@ class PlanWriter:
 
 
 def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:
-    """What the table is told of an archive in its partition `value`, taken from the stored archive's own footer."""
+    """The Iceberg entry of an archive in the table's partition `value`, from the stored archive's footer and what its writer counted."""
     columns = Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded) if stored.adopted else rows.columns
-    found = describe(stored.metadata, columns)
+    found = describe(stored.metadata, columns, stored.floats)
     return DataFile(
         path=objects.uri(stored.key),
         record_count=found.record_count,
@@ -345,6 +345,7 @@ def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: Stor
         column_sizes=found.column_sizes,
         value_counts=found.value_counts,
         null_value_counts=found.null_value_counts,
+        nan_value_counts=found.nan_value_counts or None,
         lower_bounds=found.lower_bounds,
         upper_bounds=found.upper_bounds,
         split_offsets=found.split_offsets,

@@ -7,6 +7,7 @@ what the table of foreign hands in the runbook says.
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from archiver.clock import SystemClock
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
+from tests.support.floats import sample, sampled
 from tests.support.foreign_spark import ForeignSpark, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
 from tests.support.reconciling import archived, fixed, left, metadata_location, reconciled
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
@@ -25,6 +27,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 COMPACT = "CALL system.rewrite_data_files(table => 'shop.clicks', options => map('rewrite-all', 'true'))"
 EXPIRE = "CALL system.expire_snapshots(table => 'shop.clicks', retain_last => 1, older_than => TIMESTAMP '2100-01-01 00:00:00')"
+SORTED = (
+    "CALL system.rewrite_data_files(table => 'shop.clicks', strategy => 'sort', sort_order => 'kafka.event_timestamp, kafka.offset DESC', "
+    "options => map('rewrite-all', 'true'))"
+)
 ORPHANS = "CALL system.remove_orphan_files(table => 'shop.clicks')"
 SEVERAL_DAYS_S = 10 * 86400
 ONE_ROW = "kafka.partition = 0 AND kafka.offset = 3"
@@ -90,6 +96,36 @@ def test_compaction_of_manifests_and_of_files_is_carried_on_from(hands: Hands) -
         proofs = {(item["topic"], item["proof"]) for item in driver.audit()["partitions"] if item["topic"] in ("clicks", "orders")}
     assert proofs == {("clicks", "rows"), ("orders", "bounds")}, "files of others are read"
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
+
+
+def test_a_rewrite_by_an_order_of_the_users_own_is_carried_on_from(hands: Hands) -> None:
+    hands.do(SORTED)
+    goes_on(hands.deployment)
+    (live,) = hands.ask("SELECT count(*) FROM shop.clicks.files WHERE file_path NOT LIKE '%/partition=%'")
+    assert live == [1], "one file of Spark's has the rows of both partitions"
+    assert hands.rows() == {0: (10, 10), 1: (3, 3)}
+
+
+def test_spark_finds_nan_above_every_number(tmp_path: Path, foreign_spark: ForeignSpark) -> None:  # noqa: F811
+    """Archives of 1.0, NaN, 2.0, of NaN alone, and of 3.0; none that holds a match is skipped."""
+    hands = Hands(foreign_spark, sampled(tmp_path / "d"))
+    with Driver(hands.deployment) as driver:
+        for values in ((1.0, math.nan, 2.0), (math.nan,), (3.0, -0.0)):
+            driver.send("orders", [sample(value) for value in values], 0)
+            assert driver.archive().exit_code == 0
+    filters = {
+        "isnan({0})": 2,
+        "{0} > 100": 2,
+        "{0} = double('NaN')": 2,
+        "NOT ({0} <= 2.0)": 3,
+        "{0} <= 2.0": 3,
+        "{0} = 0.0": 1,
+        "{0} < 0.0": 0,
+    }
+    for column in ("value.celsius", "value.ratio", "value.sensor.level"):
+        for text, count in filters.items():
+            assert hands.ask(f"SELECT count(*) FROM shop.orders WHERE {text.format(column)}") == [[count]], (column, text)
+        assert hands.ask(f"SELECT isnan(max({column})), min({column}) FROM shop.orders") == [[True, 0.0]]
 
 
 def test_a_foreign_expiry_and_removal_of_orphans_are_refused_unless_somebody_asks_for_it_by_a_property(hands: Hands) -> None:

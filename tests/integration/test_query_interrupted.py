@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -85,7 +85,7 @@ class Watched:
         self._connection = connection
         self._calls = calls
 
-    def __enter__(self) -> Watched:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,7 +101,9 @@ def test_no_call_on_the_connection_runs_in_the_thread_that_receives_signals(tmp_
     real = duckdb.connect
     monkeypatch.setattr(duckdb, "connect", lambda *arguments: Watched(real(*arguments), calls))
     assert duck.table_names("SELECT * FROM shop.orders") == {"shop.orders"}
-    with duck.asked("SELECT a FROM shop.orders", [QueryTable("shop", "orders", SCHEMA, (without_ids(tmp_path),))], Limits(2**28, 1)) as result:
+    with duck.asked(
+        "SELECT a FROM shop.orders", [QueryTable("shop", "orders", SCHEMA, (without_ids(tmp_path),))], Limits(2**28, 1)
+    ) as result:
         assert list(result.rows) == [(1,)]
     made = {name for name, thread in calls if thread.startswith("duckdb")}
     assert {"get_table_names", "extract_statements", "execute", "sql"} <= made

@@ -115,9 +115,9 @@ class _LightWriter:
         """There is no file."""
 
 
-def _describe(metadata: Any, columns: object) -> FileStatistics:
-    """Bounds of `kafka.partition`, `kafka.offset` and the ingest time; the other columns are nobody's business here."""
-    del columns
+def _describe(metadata: Any, columns: object, floats: object) -> FileStatistics:
+    """Bounds of `kafka.partition`, `kafka.offset` and the ingest time; the simulation reads no others."""
+    del columns, floats
     found = FileStatistics({}, {}, {}, {}, {}, (4,), metadata.num_rows)
     for field_id, place, form in zip(metadata.ids, (0, 1, 3), ("<i", "<q", "<q"), strict=True):
         numbers = [row[place] for row in metadata.rows]
