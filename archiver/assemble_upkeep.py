@@ -187,6 +187,7 @@ class Upkeep(ABC):
                 intake=self.intake,
                 leadership=self.leadership,
                 lines=self._lines.read,
+                ledger=self._own_reader(),
                 superseded=lambda: [*superseded(self.objects), *LedgerCheckpoints(self.objects).superseded(self.control_log)],
                 replaced=ReplacedArchives(self.tables, self.settings.topics).keys,
                 compact=self._compact(progress),

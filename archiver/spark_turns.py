@@ -6,13 +6,12 @@ gives it back; whoever asked meanwhile comes next, so that neither starves. Know
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
 from archiver.errors import RetryLater
+from archiver.fair_queue import FairQueue
 
 _Asked = TypeVar("_Asked")
 _Answer = TypeVar("_Answer")
@@ -24,24 +23,18 @@ class SparkTurns:
     def __init__(self, wait_s: float) -> None:
         """A turn is waited for at most so long."""
         self._wait_s = wait_s
-        self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
+        self._queue = FairQueue()
 
     @contextmanager
     def turn(self, what: str) -> Iterator[None]:
         """The session is this thread's inside of the block. Raises `RetryLater` if its turn does not come in time."""
         ticket = object()
-        with self._changed:
-            self._waiting.append(ticket)
-            if not self._changed.wait_for(lambda: self._waiting[0] is ticket, self._wait_s):
-                self._waiting.remove(ticket)
-                raise RetryLater(f"the spark session has not been free for {what} within {self._wait_s:g} s; the next run tries again")
+        if not self._queue.enter(ticket, self._wait_s):
+            raise RetryLater(f"the spark session has not been free for {what} within {self._wait_s:g} s; the next run tries again")
         try:
             yield
         finally:
-            with self._changed:
-                self._waiting.remove(ticket)
-                self._changed.notify_all()
+            self._queue.leave(ticket)
 
     def taking(self, work: Callable[[_Asked], _Answer], what: str) -> Callable[[_Asked], _Answer]:
         """The same work, each call in a turn of its own."""

@@ -1,16 +1,18 @@
-"""The vacuum: retention, barrier, tail, condemn; then, after the grace, delete and say so.
+"""The vacuum: retention, barrier, tail, mark for deletion; then, after `cleanup.grace`, delete and record it.
 
 Owns the order of effects (`docs/protocols/vacuum.md`); what of intake may go is decided in `vacuum.py`, how far in `lines.py`, what below a
-table's folder in `clean_orphans.py`. Can be killed at any
-step: the next run finds what was condemned in the ledger and goes on. An object whose deletion has no known outcome stays condemned and is
-deleted again; a missing object is no error. Must never delete what is not condemned, what was condemned less than the grace ago, or what
-somebody needs again: that last cannot happen, so it stops the run with a finding.
+table's folder in `clean_orphans.py`. Can be killed at any step: the next run finds the marks in the ledger and goes on. Between two steps
+(a topic, an object) waiting rounds of archiving go first; what was read before and does not hold for ever is read again after that
+(`_give_way`). An object whose deletion has no known outcome stays marked and is deleted again; a missing object is no error. Must never
+delete what is not marked, what was marked less than the grace ago, or what is needed again: that last cannot happen, so it stops the run
+with a finding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -85,6 +87,8 @@ class CleanParts:
     settings: CleanSettings
     clock: Clock
     progress: Callable[[str], None]
+    ledger: Callable[[], LedgerFold] | None = None
+    """Reads the control log into a fold that rounds of archiving do not move on; None: the leader's."""
     replaced: Replaced = _none_replaced
     compact: Compact = nothing_compacted
     folders: TableFolders | None = None
@@ -94,6 +98,16 @@ class CleanParts:
     def leader(self) -> Leader:
         """The way into the control log."""
         return self.leadership.leader
+
+
+@dataclass
+class _Seen:
+    """What a run goes by."""
+
+    intake: Backlog
+    lines: Lines
+    """Old ones keep more than needed and never less: a line never has to be taken back."""
+    swept: list[Swept] = field(default_factory=list)
 
 
 class CleanRun:
@@ -131,42 +145,63 @@ class CleanRun:
     def _run(self, report: CleanReport) -> CleanReport:
         parts = self._parts
         parts.leader.refresh()
-        ledger, intake = parts.leader.fold, parts.intake()
-        lines = parts.lines(intake, ledger)
-        if parts.folders is not None and self._retire(report, parts.folders, intake, lines):
-            lines = parts.lines(intake, ledger)
-        report.pin = oldest_pin(intake, lines)
+        seen = self._look(report)
+        if parts.folders is not None and self._retire(report, parts.folders, seen):
+            seen = self._look(report)
+        report.pin = oldest_pin(seen.intake, seen.lines)
         known = {topic["topic"] for topic in report.topics}
-        told = [line for line in lines.values() if line.why is not None and line.topic not in known]
-        report.topics += [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in told]
-        needed = needed_files(intake, lines)
+        kept = [line for line in seen.lines.values() if line.why is not None and line.topic not in known]
+        report.topics += [{"topic": line.topic, "why": line.why, "doubted": line.doubted} for line in kept]
+        needed = needed_files(seen.intake, seen.lines)
         _doubt(report, needed)
-        report.findings = _revived(intake, ledger, needed)
+        report.findings = _revived(seen.intake, parts.leader.fold, needed)
         if not report.findings:
-            swept = self._sweep(report, intake, ledger, lines)
-            self._delete(report, intake, needed, lines, swept)
-            self._condemn(report, lines, needed, swept)
+            self._sweep(report, seen)
+            self._delete(report, seen, needed)
+            self._condemn(report, seen, needed)
             self._end_uploads(report)
         report.waiting = len(parts.leader.fold.condemned) - (len(report.deleted) if report.dry_run else 0)
         return report
 
+    def _look(self, report: CleanReport) -> _Seen:
+        """How far intake is needed. Every table is read, so rounds of archiving go on in the meantime."""
+        parts = self._parts
+        with nullcontext() if report.dry_run else parts.leadership.aside():
+            ledger = parts.leader.fold if parts.ledger is None else parts.ledger()
+            intake = parts.intake()
+            lines = parts.lines(intake, ledger)
+        # Tables are written with the gaps that the log knows now: rounds may have committed beyond those that it knew then.
+        return _Seen(intake if report.dry_run or not parts.leadership.holding else parts.intake(), lines)
+
+    def _give_way(self, report: CleanReport, seen: _Seen) -> None:
+        """Between two steps: rounds of archiving that wait go first. They may have moved logs and tables."""
+        parts = self._parts
+        if report.dry_run or not parts.leadership.give_way():
+            return
+        parts.leader.refresh()
+        seen.intake = parts.intake()
+        for one in seen.swept:
+            one.stale = True
+
     # retention
 
-    def _retire(self, report: CleanReport, folders: TableFolders, intake: Backlog, lines: Lines) -> bool:
+    def _retire(self, report: CleanReport, folders: TableFolders, seen: _Seen) -> bool:
         """Ledger, then table; whether anything of it may have changed what the lines follow from."""
-        parts = self._parts
-        report.starts = all_due(folders.settings, intake, parts.leader.fold, lines, report.checked_us)
+        parts, lines = self._parts, seen.lines
+        report.starts = all_due(folders.settings, seen.intake, parts.leader.fold, lines, report.checked_us)
         if report.dry_run:
             return False
         if report.starts:
             self._lead()
             move_starts(parts.leader, report.starts)
             parts.progress(f"retention moved the start of {counted(len(report.starts), 'topic partition')}")
-        retiring = [one for one in folders.archived(intake) if folders.has_table(one) and parts.leader.fold.topic(one.topic_id).starts]
+        archived = [one for one in folders.archived(seen.intake) if folders.has_table(one)]
+        retiring = [one for one in archived if parts.leader.fold.topic(one.topic_id).starts]
         for topic in retiring:
-            if lines[topic.topic_id].why is None:
+            if topic.topic_id in lines and lines[topic.topic_id].why is None:
+                self._give_way(report, seen)
                 self._lead()
-                self._attempt(report, topic, partial(folders.retire, topic, intake))
+                self._attempt(report, topic, partial(folders.retire, topic, seen.intake))
         return bool(report.starts or retiring)
 
     def _attempt(self, report: CleanReport, topic: TopicState, work: Callable[[], object]) -> bool:
@@ -184,66 +219,77 @@ class CleanRun:
             return False
         return True
 
-    def _sweep(self, report: CleanReport, intake: Backlog, ledger: LedgerFold, lines: Lines) -> list[Swept]:
-        """The folders of the tables that can be looked at, and of which nothing went wrong in this run."""
+    def _sweep(self, report: CleanReport, seen: _Seen) -> None:
+        """Look at the folders of the tables that can be read, and of which nothing went wrong in this run."""
         parts = self._parts
         if parts.folders is None or report.unread:
-            return []
-        old_us = report.checked_us - round(parts.settings.orphan_age * 1e6)
-        found: list[Swept] = []
-        failed = {told["topic"] for told in report.topics}
-        for topic in parts.folders.archived(intake):
+            return
+        failed = {topic["topic"] for topic in report.topics}
+        for topic in parts.folders.archived(seen.intake):
             if topic.name in failed:
                 continue
-            swept: list[Swept] = []
-            look = partial(parts.folders.sweep, topic, ledger, lines, old_us, parts.settings.deletes_max)
-            self._attempt(report, topic, lambda look=look, swept=swept: swept.extend(one for one in [look()] if one is not None))  # type: ignore[misc]
-            if any(one.held for one in swept) and not report.dry_run:
+            self._give_way(report, seen)
+            one = self._swept(report, topic, parts.folders, seen)
+            if one is not None and one.held and not report.dry_run:
                 self._lead()
-                if not self._attempt(report, topic, partial(parts.folders.forget, topic, intake)):
+                if not self._attempt(report, topic, partial(parts.folders.forget, topic, seen.intake)):
                     continue
-            found += swept
-        return found
+            seen.swept += [] if one is None else [one]
+
+    def _swept(self, report: CleanReport, topic: TopicState, folders: TableFolders, seen: _Seen) -> Swept | None:
+        """One topic's folder as it is now; None if nothing can be concluded from it."""
+        parts = self._parts
+        old_us = report.checked_us - round(parts.settings.orphan_age * 1e6)
+        found: list[Swept | None] = []
+        look = partial(folders.sweep, topic, parts.leader.fold, seen.lines, old_us, parts.settings.deletes_max)
+        self._attempt(report, topic, lambda: found.append(look()))
+        return found[0] if found else None
 
     # deleting
 
-    def _delete(self, report: CleanReport, intake: Backlog, needed: Needed, lines: Lines, swept: list[Swept]) -> None:
+    def _delete(self, report: CleanReport, seen: _Seen, needed: Needed) -> None:
         parts = self._parts
         ledger, limit_us = parts.leader.fold, report.checked_us - round(parts.settings.grace * 1e6)
         condemned = ledger.condemned
         due = [key for key, item in condemned.items() if item.time_us <= limit_us and key not in needed]  # nothing, if a shelf is unread
         due = [key for key in due if not swept_key(ledger, key)]
         if any(not key.startswith(INTAKE_PREFIX) for key in due):
-            superseded = {*parts.superseded(), *self._replaced(lines)}
+            superseded = {*parts.superseded(), *self._replaced(seen.lines)}
             due = [key for key in due if key.startswith(INTAKE_PREFIX) or key in superseded]
         report.cut = len(due) > parts.settings.deletes_max
         due = due[: parts.settings.deletes_max]
         sizes: dict[str, int] = {}
-        for one in swept:
+        for one in seen.swept:
+            self._give_way(report, seen)
             more, room = one.due(condemned, limit_us), parts.settings.deletes_max - len(due)
             report.cut |= len(more) > room
             more = more[:room]
-            fenced = self._fenced(report, one, intake, more)
-            more = [key for key in fenced if key in condemned]  # another leader may have deleted some before this one took over
-            due += more
-            sizes.update({key: one.again[key] for key in more})
+            fenced = self._fenced(report, one, seen.intake, more)
+            due += fenced
+            sizes.update({key: one.again[key] for key in fenced})
         if not due:
             return
         if not report.dry_run:
             self._lead()
-            due = [key for key in due if key in parts.leader.fold.condemned]  # another leader may have deleted some before this one led
-        self._delete_all(report, due, sizes)
+        self._delete_all(report, seen, due, sizes)
         if report.deleted and not report.dry_run:
             parts.progress(f"{len(report.deleted)} condemned objects deleted")
+            self._lead()
+            told = [key for key in report.deleted if key in condemned]
             failpoints.reach("deleted.append.before")
-            append_in_parts(parts.leader, report.deleted, lambda part, _: pb.Deleted(keys=part), lambda key: f"the deletion of {key}")
+            append_in_parts(parts.leader, told, lambda part, _: pb.Deleted(keys=part), lambda key: f"the deletion of {key}")
             failpoints.reach("deleted.append.after")
 
-    def _delete_all(self, report: CleanReport, due: Sequence[str], sizes: Mapping[str, int]) -> None:
+    def _delete_all(self, report: CleanReport, seen: _Seen, due: Sequence[str], sizes: Mapping[str, int]) -> None:
+        """What may be deleted once may be deleted for ever (D1 to D3), so rounds of archiving go on between two objects."""
         parts = self._parts
         for key in due:
+            self._give_way(report, seen)
+            if not report.dry_run and key not in parts.leader.fold.condemned:
+                continue  # another leader, or another turn of this process, may have deleted it
             try:
                 size = sizes[key] if key in sizes else self._size_of(key)
+                kind = _kind_of(key, parts.leader.fold)
                 if not report.dry_run:
                     failpoints.reach("intake.delete.before")
                     parts.objects.delete(key)
@@ -252,7 +298,7 @@ class CleanRun:
                 report.error = error
                 break
             report.deleted.append(key)
-            report.count("deleted", _kind_of(key, parts.leader.fold), size)
+            report.count("deleted", kind, size)
 
     def _fenced(self, report: CleanReport, swept: Swept, intake: Backlog, due: Sequence[str]) -> Sequence[str]:
         """Rule D2: what of `due` no request under way can bring into the table; sees to it, if need be. A request may have landed between
@@ -285,9 +331,10 @@ class CleanRun:
 
     # condemning
 
-    def _condemn(self, report: CleanReport, lines: Lines, needed: Needed, swept: list[Swept]) -> None:
+    def _condemn(self, report: CleanReport, seen: _Seen, needed: Needed) -> None:
         """Barrier, tail, condemn: see `vacuum.py` for why in this order."""
         parts = self._parts
+        self._give_way(report, seen)
         sizes: dict[str, int] = {}
         choice = self._choose(report, needed, sizes)
         report.needed, report.young, report.over, report.strange = choice.needed, choice.young, choice.over, choice.strange
@@ -296,22 +343,47 @@ class CleanRun:
         if choice.barrier_ms is not None and not report.dry_run:
             report.barrier_ms = choice.barrier_ms
             parts.sequencer.raise_barrier(choice.barrier_ms)
-            behind = needed_files(parts.intake(), lines)
+            behind = needed_files(parts.intake(), seen.lines)
             _doubt(report, behind)
             keys = [key for key in keys if key not in behind]
             report.needed += len(choice.condemn) - len(keys)
         going = [Unneeded(key, sizes[key], "intake") for key in keys]
         condemned, deletes_max = parts.leader.fold.condemned, 0 if report.unread else parts.settings.deletes_max
-        others: list[tuple[Kind, Sequence[str]]] = [("superseded", parts.superseded()), ("replaced", self._replaced(lines))]
+        # Below the barrier, superseded and replaced: all of it holds for ever, so rounds of archiving may go on before it is condemned.
+        self._give_way(report, seen)
+        others: list[tuple[Kind, Sequence[str]]] = [("superseded", parts.superseded()), ("replaced", self._replaced(seen.lines))]
         for kind, found in others:
             new = [key for key in found if key not in condemned][: max(0, deletes_max - len(going))]
-            going += [Unneeded(key, self._size_of(key), kind) for key in new]
-        for one in swept:
-            settled = [item for item in one.fresh if parts.leader.epoch == one.epoch or not _is_in_work(item.key, one.epoch)]
-            fresh = settled[: max(0, deletes_max - len(going))]
+            for key in new:
+                self._give_way(report, seen)
+                going.append(Unneeded(key, self._size_of(key), kind))
+        self._condemn_all(report, [item for item in going if item.key not in condemned])
+        for one in seen.swept:
+            self._give_way(report, seen)
+            settled = self._settled(report, one, seen)
+            fresh = settled[: max(0, deletes_max - len(report.condemned))]
             report.over += len(settled) - len(fresh) + one.over
-            going += fresh if self._is_known(report, one, fresh) else []
-        report.condemned = [item.key for item in going]
+            if self._is_known(report, one, fresh):
+                self._condemn_all(report, fresh)
+        if report.condemned and not report.dry_run:
+            grace = format_duration(parts.settings.grace)
+            objects, them = counted(len(report.condemned), "object"), "it" if len(report.condemned) == 1 else "them"
+            parts.progress(f"{objects} condemned; the first run after cleanup.grace = {grace} deletes {them}")
+
+    def _settled(self, report: CleanReport, one: Swept, seen: _Seen) -> list[Unneeded]:
+        """What may be condemned of a topic's folder, as of now."""
+        parts = self._parts
+        fresh = one.fresh
+        if one.stale and parts.folders is not None and any(item.kind in ("stray", "killed") for item in fresh):
+            # A round may have reused such an archive, or changed what stands for it. The rest stays unneeded for ever.
+            again = self._swept(report, one.topic, parts.folders, seen)
+            one, fresh = (one, []) if again is None else (again, again.fresh)
+        condemned = parts.leader.fold.condemned
+        fresh = [item for item in fresh if item.key not in condemned]
+        return [item for item in fresh if parts.leader.epoch == one.epoch or not _is_in_work(item.key, one.epoch)]
+
+    def _condemn_all(self, report: CleanReport, going: Sequence[Unneeded]) -> None:
+        report.condemned += [item.key for item in going]
         for item in going:
             report.count("condemned", item.kind, item.size)
         if report.dry_run or not going:
@@ -321,9 +393,6 @@ class CleanRun:
         for kind, why in WHY.items():
             self._append_condemned([item.key for item in going if item.kind == kind], why)
         failpoints.reach("condemn.append.after")
-        grace = format_duration(parts.settings.grace)
-        objects, them = counted(len(going), "object"), "it" if len(going) == 1 else "them"
-        parts.progress(f"{objects} condemned; the first run after cleanup.grace = {grace} deletes {them}")
 
     def _is_known(self, report: CleanReport, swept: Swept, fresh: Sequence[Unneeded]) -> bool:
         """The ledger must know how far the table has come when files of its folder are condemned: they go once it has come further."""

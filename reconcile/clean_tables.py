@@ -50,6 +50,8 @@ class Swept:
     """So much more may be."""
     again: dict[str, int] = field(default_factory=dict)
     """What is condemned and still not needed, with its size; what is not there any more among it, with 0."""
+    stale: bool = False
+    """Rounds of archiving went on since."""
 
     def due(self, condemned: Mapping[str, CondemnedObject], limit_us: int) -> list[str]:
         """What of it was condemned long enough ago, and may be deleted as far as the table is concerned.

@@ -2,7 +2,8 @@
 
 Owns the lease together with the epoch that goes with it. A command takes the lease for its one turn and starts an epoch of its own. A
 daemon keeps both from turn to turn, so that a quiet night adds no entries to the control log, and starts a new epoch only after somebody
-else's. Only one turn is under way in a process at a time.
+else's. Only one turn is under way in a process at a time, and turns come in the order of asking. A long job gives way between its steps
+(`give_way`, `aside`), so that a due round of archiving waits for one step and not for the whole job.
 
 The lease saves work and protects nothing (`archiver.log.lease`): whatever is written carries the epoch, and a stale one is void.
 
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, Deposed, RetryLater
+from archiver.fair_queue import FairQueue
 from archiver.ledger.leader import Leader
 from archiver.log.lease import Lease
 
@@ -51,7 +53,9 @@ class Leadership:
         self._lasting = lasting
         self._holding = lasting if holding is None else holding
         self._wait_s = wait_s
-        self._turn = threading.Lock()
+        self._queue = FairQueue()
+        self._ticket: object = None
+        """Of the turn that is under way."""
         self._kept = False
         """The lease was held ever since our epoch was last seen to be the newest, as far as this process can tell."""
         self._confirm_max_s = confirm_max_s
@@ -70,10 +74,9 @@ class Leadership:
 
         A newer leader (`Deposed`) ends a lasting leadership too: the next turn begins with the lease, if it is to be had.
         """
-        if not self._turn.acquire(timeout=self._wait_s):
-            raise RetryLater(f"{self._under_way} is under way here and has not ended within {self._wait_s:g} s; {what} waits no longer")
+        ticket = object()
+        self._enter(ticket, what)
         try:
-            self._under_way = what
             self._lease.acquire()
             try:
                 self._confirm()
@@ -85,7 +88,42 @@ class Leadership:
                 if not self._holding:
                     self._give_back()
         finally:
-            self._turn.release()
+            self._queue.leave(ticket)
+
+    def _enter(self, ticket: object, what: str) -> None:
+        """Wait for the earlier turns of this process. Raises `RetryLater` if they do not end in time."""
+        if not self._queue.enter(ticket, self._wait_s):
+            raise RetryLater(f"{self._under_way} is under way here and has not ended within {self._wait_s:g} s; {what} waits no longer")
+        self._ticket, self._under_way = ticket, what
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within a turn: run the block outside of it, so that other turns of this process go on in the meantime; then go on with the turn.
+        Without `holding` the block is a part of the turn, because other processes would get turns too.
+
+        What was read before the end of the block may be stale behind it. Raises as `turn`, and then the turn is over: do not catch that
+        within the turn.
+        """
+        if not self._holding:
+            yield
+            return
+        ticket, what = self._ticket, self._under_way
+        self._queue.leave(ticket)
+        try:
+            yield
+        finally:
+            self._enter(ticket, what)
+            self._lease.acquire()
+            self._confirm()
+
+    def give_way(self) -> bool:
+        """Within a turn: let those turns of this process go first that wait for it, and no later ones. True if there were any: then what
+        was read before is stale. Raises as `aside`.
+        """
+        if not self._holding or not self._queue.contended:
+            return False
+        with self.aside():
+            return True
 
     def lead(self) -> int:
         """An epoch that is the newest, within a turn: a lasting leader's own if nobody came after it, else a new one.
@@ -171,8 +209,12 @@ class Leadership:
 
     def resign(self) -> None:
         """Give the lease back, once the turn that is under way has ended."""
-        with self._turn:
+        ticket = object()
+        self._queue.enter(ticket, threading.TIMEOUT_MAX)
+        try:
             self._give_back()
+        finally:
+            self._queue.leave(ticket)
 
     def _give_back(self) -> None:
         self._kept = False

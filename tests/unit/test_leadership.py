@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from archiver.log.lease import LeasePlace, MemoryLease
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Appended, Entry, Log
 from archiver.proto import control_log_pb2 as pb
+from tests.support.processes import until
 from tests.support.tables import Limits
 
 
@@ -152,6 +154,101 @@ def test_a_turn_waits_only_so_long_for_another(ground: Ground) -> None:
             other.join(30)
     clean()
     assert found == ["archiving is under way here and has not ended within 0.05 s; cleaning waits no longer"] * 2 + ["had its turn"]
+
+
+# giving way within a turn
+
+
+def started(work: Callable[[], object], daemon: Leadership) -> threading.Thread:
+    """A thread that waits for its turn."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    until("it waits", lambda: daemon._queue.contended)
+    return thread
+
+
+def test_a_long_turn_gives_way_to_those_that_wait(ground: Ground) -> None:
+    daemon, order = ground.leadership("a:1", lasting=True), list[str]()
+
+    def round_() -> None:
+        with daemon.turn("archiving"):
+            order.append("round")
+
+    with daemon.turn("cleaning"):
+        order.append("step")
+        assert not daemon.give_way(), "no turn waits"
+        thread = started(round_, daemon)
+        order.append("step")
+        assert daemon.give_way()
+        order.append("step")
+    thread.join(30)
+    assert order == ["step", "step", "round", "step"]
+
+
+def test_turns_come_in_the_order_of_asking(ground: Ground) -> None:
+    """A job that asks again at once, as cleaning does, comes after a round that waits."""
+    daemon, order = ground.leadership("a:1", lasting=True), list[str]()
+
+    def round_() -> None:
+        with daemon.turn("archiving"):
+            order.append("round")
+
+    with daemon.turn("cleaning"):
+        thread = started(round_, daemon)
+    with daemon.turn("cleaning"):
+        order.append("cleaning")
+    thread.join(30)
+    assert order == ["round", "cleaning"]
+
+
+def test_a_command_gives_no_way_because_other_processes_would_take_it(ground: Ground) -> None:
+    command, other = ground.leadership("a:1"), ground.leadership("b:1")
+    with command.turn(), command.aside():
+        assert not command.give_way()
+        with pytest.raises(LeaseHeld, match="a:1"):
+            turn(other)
+
+
+def test_a_turn_that_comes_back_to_a_newer_leader_ends(ground: Ground) -> None:
+    daemon = ground.leadership("a:1", lasting=True)
+    turn(daemon)
+
+    def clean() -> None:
+        with daemon.turn("cleaning"), daemon.aside():
+            ground.leadership("b:1").leader.take_over()
+
+    with pytest.raises(Deposed, match="epoch 2"):
+        clean()
+    assert daemon.holder() is None
+    daemon.resign()
+
+
+def test_a_turn_that_does_not_come_back_in_time_ends_without_taking_that_of_another(ground: Ground) -> None:
+    leader = Leader(ground.log, SeededIds(7), ManualClock(), "a:1", Limits())
+    daemon = Leadership(leader, MemoryLease("a:1", ground.place), lasting=True, wait_s=0.05)
+    inside, leave, found = threading.Event(), threading.Event(), list[str]()
+
+    def round_() -> None:
+        with daemon.turn("archiving"):
+            inside.set()
+            assert leave.wait(30)
+            found.append("round")
+
+    def clean() -> None:
+        with daemon.turn("cleaning"), daemon.aside():
+            thread = threading.Thread(target=round_, daemon=True)
+            thread.start()
+            threads.append(thread)
+            assert inside.wait(30)
+
+    threads: list[threading.Thread] = []
+    with pytest.raises(RetryLater, match=r"archiving is under way here .*; cleaning waits no longer"):
+        clean()
+    with pytest.raises(RetryLater, match="archiving is under way here"):
+        turn(daemon)
+    leave.set()
+    threads[0].join(30)
+    assert (found, turn(daemon)) == (["round"], 1)
 
 
 # standing down by one's own clock

@@ -27,7 +27,7 @@ def test_turns_come_in_the_order_of_asking() -> None:
             inside -= 1
 
     def asked(count: int) -> bool:
-        return len(turns._waiting) == count
+        return len(turns._queue._tickets) == count
 
     threads = []
     for number in range(4):

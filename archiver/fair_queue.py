@@ -1,0 +1,45 @@
+"""A lock whose waiters get it in the order of asking.
+
+`threading.Lock` gives no order: a thread that releases it and asks again usually gets it again, so a long job in many steps starves others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+
+class FairQueue:
+    """Each thread enters with a ticket of its own, any object, and leaves with the same one. Safe for several threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tickets: deque[object] = deque()
+
+    def enter(self, ticket: object, timeout_s: float) -> bool:
+        """Wait until all earlier tickets have left; False if that takes longer than `timeout_s`; then the ticket is not queued."""
+        with self._changed:
+            self._tickets.append(ticket)
+            entered = False
+            try:
+                limit_s = None if timeout_s >= threading.TIMEOUT_MAX else timeout_s
+                entered = self._changed.wait_for(lambda: self._tickets[0] is ticket, limit_s)
+            finally:
+                if not entered:  # also after a Ctrl-C
+                    self._drop(ticket)
+            return entered
+
+    def leave(self, ticket: object) -> None:
+        """Let the next one in; no effect if the ticket is not in the queue."""
+        with self._changed:
+            self._drop(ticket)
+
+    @property
+    def contended(self) -> bool:
+        """Whether a ticket waits behind the first one."""
+        return len(self._tickets) > 1
+
+    def _drop(self, ticket: object) -> None:
+        if ticket in self._tickets:
+            self._tickets.remove(ticket)
+            self._changed.notify_all()
