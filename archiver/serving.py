@@ -28,6 +28,7 @@ from archiver.daemon.alone import alone
 from archiver.daemon.collector import look_less_often
 from archiver.daemon.cycles import Cycles
 from archiver.daemon.dependencies import Dependencies
+from archiver.daemon.descriptors import connections_within, raise_limit
 from archiver.daemon.notify import Notifier
 from archiver.daemon.opening import Opening
 from archiver.daemon.operations import DaemonOperations
@@ -54,6 +55,7 @@ from archiver.status.journal import Journal, Refusal
 from archiver.status.numbers import Numbers, mirrors_of, sources_of
 from archiver.web.app import create_app
 from archiver.web.face import Face
+from archiver.web.listener import CONNECTIONS_MAX
 from archiver.web.metrics import counting, exposition
 from archiver.web.page import PageValues, page
 from archiver.web.server import WebServer
@@ -128,7 +130,8 @@ class Daemon:
         self._schedule = self._jobs()
         self._looked_s = self._clock.monotonic_s()
         port = counting(create_app(self._face()), self._numbers.requested, self._clock)
-        self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max, settings.http.tls)
+        connections_max = connections_within(raise_limit(), CONNECTIONS_MAX)
+        self._server = WebServer(port, settings.http.listen, settings.daemon.retry_max, settings.http.tls, connections_max)
         self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
 
     def run(self, signals: Signals) -> int:

@@ -75,12 +75,14 @@ class HttpSettings(Group):
     body_bytes_max: Annotated[Size, Field(ge=2**10, le=2**30)] = 8 * 10**6
     """Largest request body, in bytes; a larger one is refused before any of it is parsed."""
     requests_max: Annotated[StrictInt, Field(ge=1, le=10_000)] = 64
-    """Requests with records that are worked on at the same time; further ones are told to come back later. With `body_bytes_max` it bounds
-    the memory that senders can take."""
+    """Requests with records that are worked on at the same time, from when their body is complete; further ones are refused with 429. Times
+    `body_bytes_max` it is also the most that is held of all bodies, those that still arrive among them. Raise it for many senders at a
+    time, if there is memory for their bodies."""
     records_max: Annotated[StrictInt, Field(ge=1, le=1_000_000)] = 10_000
     """Records in one request at most; empty ones take few bytes of a body and more memory than those."""
     request_timeout: Annotated[Duration, Field(gt=0, le=3600)] = 60.0
-    """How long a request's body may take to arrive, and its records to be acknowledged; after that they are of unknown outcome."""
+    """How long a request's body may take to arrive, and its records to be acknowledged; after that they are of unknown outcome. A body that
+    brings less than 4 KiB in ten seconds is refused before that."""
     retry_after: Annotated[Duration, Field(ge=1, le=3600)] = 1.0
     """What a sender is told to wait (`Retry-After`, in whole seconds) when there is no room for its records."""
 

@@ -1,41 +1,94 @@
-"""Takes in a request's body within its bounds, before anybody looks at it.
+"""Reads a request's body within its bounds, before anything of it is parsed.
 
-Promises that no more than the allowed bytes are ever held, whether their number was announced or not, that waiting for them has an end,
-and that a compressed body is refused: nobody can tell how large it is.
+No more than the allowed bytes are held for one request, whether their number was announced or not, nor for all requests together
+(`BodyBudget`). Waiting for them ends: as a whole, and sooner where they arrive more slowly than `WINDOW_BYTES_MIN` in `WINDOW_S`. A
+compressed body is refused, because its size is not known before it is unpacked.
 """
 
 from __future__ import annotations
 
 import asyncio
+from types import TracebackType
+from typing import Self
 
 from starlette.requests import ClientDisconnect, Request
 
 from archiver.web.answers import refusal
 
+WINDOW_S = 10.0
+"""A body must bring `WINDOW_BYTES_MIN` in each such time, or come to its end."""
+WINDOW_BYTES_MIN = 4 * 1024
+"""About 400 bytes a second: Apache's reqtimeout asks for 500."""
 
-async def read_body(request: Request, bytes_max: int, setting: str, timeout_s: float) -> bytes:
-    """The whole body; refuses with 413 (naming the `setting` that bounds it), 408 or 415, and with 503 when the server stops."""
+
+class BodyBudget:
+    """Bytes of bodies that may be held by all requests together, whether they still arrive or are worked on."""
+
+    def __init__(self, bytes_max: int, retry_after_s: float) -> None:
+        """`retry_after_s` is what a sender without room is asked to wait."""
+        self.bytes_max = bytes_max
+        self.held = 0
+        self.retry_after_s = retry_after_s
+
+    def share(self) -> BodyShare:
+        """For one request, to be used as a context manager: its bytes are given back at the end of the block."""
+        return BodyShare(self)
+
+
+class BodyShare:
+    """What one request holds of the budget."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._held = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._budget.held -= self._held
+        self._held = 0
+
+    def take(self, count: int) -> None:
+        """So many bytes more; refuses with 429 where they would pass the budget."""
+        budget = self._budget
+        if budget.held + count > budget.bytes_max:
+            why = f"bodies of {budget.bytes_max} bytes are under way (http.requests_max x http.body_bytes_max); nothing was sent"
+            raise refusal(429, why, retry_after_s=budget.retry_after_s)
+        budget.held += count
+        self._held += count
+
+
+async def read_body(request: Request, bytes_max: int, setting: str, timeout_s: float, share: BodyShare | None = None) -> bytes:
+    """The whole body; refuses with 413 (naming the `setting` that bounds it), 408 or 415, with 503 when the server stops, and with 429
+    where `share` has no room.
+    """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
         raise refusal(415, f"the content encoding {encoding!r} is not taken; nothing was done, send the body as it is")
-    if "transfer-encoding" in request.headers and "content-length" in request.headers:
-        # What stands between us and the client may see another end of the body, and take the rest for a request.
-        raise refusal(400, "the body has two lengths, Content-Length and chunks; send one of them", close=True)
     too_large = f"the body is larger than {setting} = {bytes_max} bytes; nothing was sent, split it"
     announced = request.headers.get("content-length")
     if announced is not None and int(announced) > bytes_max:  # The server refuses what is no number.
         raise refusal(413, too_large)
-    body = bytearray()
+    body, counted = bytearray(), 0
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout_at(min(end_s, loop.time() + WINDOW_S)) as limit:
             async for piece in request.stream():
-                body += piece
-                if len(body) > bytes_max:
+                if len(body) + len(piece) > bytes_max:
                     raise refusal(413, too_large)
+                if share is not None:
+                    share.take(len(piece))
+                body += piece
+                if len(body) - counted >= WINDOW_BYTES_MIN:
+                    counted = len(body)
+                    limit.reschedule(min(end_s, loop.time() + WINDOW_S))
     except TimeoutError:
-        raise refusal(
-            408, f"only {len(body)} bytes of the body arrived within http.request_timeout = {timeout_s:g} s; nothing was sent", close=True
-        ) from None
+        bound = f"within http.request_timeout = {timeout_s:g} s"
+        if loop.time() < end_s:
+            bound = f"and fewer than {WINDOW_BYTES_MIN} of them in the last {WINDOW_S:g} s"
+        raise refusal(408, f"only {len(body)} bytes of the body arrived {bound}; nothing was sent", close=True) from None
     except asyncio.CancelledError:
         raise refusal(503, "the daemon stops, and the body has not arrived; nothing was sent", close=True) from None
     except ClientDisconnect:

@@ -1,31 +1,43 @@
-"""One connection of the port, with an end to everybody's patience.
+"""One connection of the port, with bounds on the time that its client may take.
 
-Adds to the server's protocol what it lacks: a bound on the time that the head of a request may take, also if its bytes
-trickle in, and on the time that an answer may lie unread. Between two requests a connection may rest for as long as the server's
-keep-alive says: a sender that finds its connection closed cannot know what became of its records.
+uvicorn's protocol bounds only the rest between two requests. Here the head of a request must arrive in time, also if its bytes trickle
+in, and so must the rest of a body that was refused. Bodies have their bounds in `archiver.web.bodies`, answers in
+`archiver.web.write_watch`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from archiver.web.answers import error_document
+from archiver.web.request_head import StrictConnection
 
 HEAD_S = 10.0
 """For the head of a request, from its first byte on (the first one of a connection: from its beginning on); and for the rest of a body that
 was refused."""
-UNREAD_S = 60.0
-"""For a client that does not read its answer."""
+READ_BYTES_MAX = 64 * 1024
+"""Read from a connection in one step. What one step brings is parsed without a pause, so it bounds how long others wait."""
 
 
 class PatientConnection(H11Protocol):
-    """A connection that is closed when its client takes too long."""
+    """A connection that is closed when its client takes too long, or sends what is no request."""
 
+    conn: StrictConnection
     _head: asyncio.TimerHandle | None = None
-    _unread: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = StrictConnection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
         """A client is there."""
+        # Read by asyncio's plain transport (256 KiB without it). A TLS transport has a buffer of its own and does not read it.
+        transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]
         super().connection_made(transport)
         self._await_head()
 
@@ -45,8 +57,28 @@ class PatientConnection(H11Protocol):
     def on_response_complete(self) -> None:
         """An answer is written, though perhaps not read."""
         self._stop_waiting()
-        self._unread = self.loop.call_later(UNREAD_S, self._unread_is_late)
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and close: where the next request would begin is not known."""
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:
+                # Bytes behind a whole request that closes its connection. Its records may be stored: "nothing was done" would be wrong.
+                self.flow.pause_reading()
+                return
+            # The body of the request cannot be read. The application must not answer as well.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # The answer has begun or is complete: a second one would be taken for that of another request.
+            return
+        reason = self.conn.refusal or msg
+        body = json.dumps(error_document("InvalidInput", f"this is no valid HTTP request: {reason}; nothing was done")).encode()
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def shutdown(self) -> None:
         """The server stops: a connection that rests is closed at once, over TLS too, where a client that rests would not say goodbye."""
@@ -63,17 +95,11 @@ class PatientConnection(H11Protocol):
         self._head = self.loop.call_later(HEAD_S, self._head_is_late)
 
     def _stop_waiting(self) -> None:
-        for timer in (self._head, self._unread):
-            if timer is not None:
-                timer.cancel()
-        self._head = self._unread = None
+        if self._head is not None:
+            self._head.cancel()
+        self._head = None
 
     def _head_is_late(self) -> None:
         self._head = None
         if not self._works():
-            self.transport.abort()
-
-    def _unread_is_late(self) -> None:
-        self._unread = None
-        if self.transport.get_write_buffer_size():
             self.transport.abort()

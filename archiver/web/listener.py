@@ -1,55 +1,136 @@
-"""The port's socket: how many it takes, and how long they may shake hands.
+"""The port's socket: how many connections it accepts, and how long a TLS handshake may take.
 
-Counts a connection from when it is accepted until its socket is closed, whatever it is in between: one that has not shown itself by TLS,
-which the server's protocol does not know of yet, takes a file descriptor like any other. All of it in the server's thread.
+Counts a connection from when it is accepted until its socket is closed, whatever it is in between: one that has not finished its
+handshake, which the server's protocol does not know yet, takes a file descriptor like any other. All of it runs in the server's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 from archiver.web.connection import HEAD_S
+from archiver.web.write_watch import WriteWatch
+
+_log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 2000
 """Further ones are closed at once. Each takes a file descriptor."""
+SAID_AGAIN_S = 60.0
+"""Shortest time between two lines of the log on the same condition, which may come and go many times a second."""
+_LACKING = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+"""What asyncio's accept loop takes for a lack of resources: it stops accepting for a second."""
 
 
 class Listener(socket.socket):
-    """Listens, and closes what would be too many."""
+    """Listens, and closes the connections that are too many."""
 
-    taken = 0
-    """Connections that are open."""
+    open_connections = 0
+    connections_max = CONNECTIONS_MAX
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.watch = WriteWatch()
+        self._full = _Condition(
+            "all {} connections of the port are in use; further ones are closed at once until one ends",
+            "the port accepts connections again; {} were closed",
+        )
+        self._lacking = _Condition(
+            "the port cannot accept a connection ({}); it tries again every second. Raise the limit of open files (LimitNOFILE, ulimit -n)",
+            "the port accepts connections again after {} attempts without a descriptor",
+        )
+        self._resting = False
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As the server expects it: `ConnectionAbortedError` stands for a client that is gone again."""
-        plain, address = super().accept()
-        if self.taken >= CONNECTIONS_MAX:
+        if self._resting:
+            # asyncio has just been told that resources are lacking. Its loop would try, and report, `backlog` times more.
+            self._resting = False
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        try:
+            plain, address = super().accept()
+        except OSError as error:
+            if error.errno in _LACKING:
+                self._resting = True
+                self._lacking.begins(error.strerror)
+            raise
+        self._lacking.ends()
+        if self.open_connections >= self.connections_max:
+            self._full.begins(self.connections_max)
             plain.close()
             raise ConnectionAbortedError(errno.ECONNABORTED, os.strerror(errno.ECONNABORTED))
-        return _Taken(self, plain), address
+        self._full.ends()
+        return _Counted(self, plain), address
 
 
-class _Taken(socket.socket):
-    """A connection that is counted until it is closed."""
+class _Counted(socket.socket):
+    """A connection that is counted until it is closed, and whose sends are watched."""
 
     def __init__(self, listener: Listener, plain: socket.socket) -> None:
         super().__init__(plain.family, plain.type, plain.proto, fileno=plain.detach())
         self._listener: Listener | None = listener
-        listener.taken += 1
+        self._watch = listener.watch
+        listener.open_connections += 1
+
+    def send(self, data: Any, flags: int = 0, /) -> int:
+        """As the class above."""
+        taken = 0
+        try:
+            taken = super().send(data, flags)
+        finally:
+            self._watch.sent(self, len(data), taken)
+        return taken
+
+    def sendmsg(self, buffers: Iterable[Any], *rest: Any) -> int:
+        """As `send`, which later versions of asyncio call only for the first bytes of an answer."""
+        parts = list(buffers)
+        taken = 0
+        try:
+            taken = super().sendmsg(parts, *rest)
+        finally:
+            self._watch.sent(self, sum(map(len, parts)), taken)
+        return taken
 
     def close(self) -> None:
+        """Once, however often it is called."""
+        self._watch.forget(self)
         if self._listener is not None:
-            self._listener.taken -= 1
+            self._listener.open_connections -= 1
             self._listener = None
         super().close()
 
 
+class _Condition:
+    """A condition that lasts: one line when it begins and one when it is over, neither more often than every `SAID_AGAIN_S`."""
+
+    def __init__(self, begun: str, over: str) -> None:
+        self._begun, self._over = begun, over
+        self._count = 0
+        self._said = False
+        self._silent_until_s = 0.0
+
+    def begins(self, value: object) -> None:
+        """It holds; called once for each connection that it concerns."""
+        self._count += 1
+        now_s = asyncio.get_running_loop().time()
+        if not self._said and now_s >= self._silent_until_s:
+            self._said, self._silent_until_s = True, now_s + SAID_AGAIN_S
+            _log.warning(self._begun.format(value))
+
+    def ends(self) -> None:
+        """It does not hold now."""
+        if self._said and asyncio.get_running_loop().time() >= self._silent_until_s:
+            _log.info(self._over.format(self._count))
+            self._said, self._count = False, 0
+
+
 class PatientLoop(asyncio.SelectorEventLoop):
-    """Waits for a handshake, and for a goodbye, as long as for a head, where the library would leave a minute and half a minute."""
+    """Bounds a TLS handshake and a TLS goodbye by the time for a head, where the library would allow a minute and half a minute."""
 
     async def create_server(self, *arguments: Any, **named: Any) -> asyncio.Server:
         """As the class above."""
@@ -57,15 +138,23 @@ class PatientLoop(asyncio.SelectorEventLoop):
             named |= {"ssl_handshake_timeout": HEAD_S, "ssl_shutdown_timeout": HEAD_S}
         return await super().create_server(*arguments, **named)
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """As the class above; without a traceback for a lack of descriptors, which the listener has logged."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in _LACKING and "accept" in str(context.get("message", ""))):
+            super().call_exception_handler(context)
 
-def listening(host: str, port: int, backlog: int) -> Listener:
+
+def listening(host: str, port: int, backlog: int, connections_max: int | None = None) -> Listener:
     """A socket that listens on the first address of that name; raises `OSError`."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     listener = Listener(family, kind, protocol)
+    if connections_max is not None:
+        listener.connections_max = connections_max
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(backlog)  # Here, so that a port that somebody else listens on is found out before it is served.
+        listener.listen(backlog)  # Here, so that a port that another program listens on is found before it is served.
     except OSError:
         listener.close()
         raise

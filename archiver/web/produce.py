@@ -1,9 +1,10 @@
-"""Takes records over HTTP and answers with what became of each, as `archiver produce --output json` does.
+"""Takes records over HTTP and answers with the outcome of each, as `archiver produce --output json` does.
 
-Promises that a request is handed over whole or not at all; that it is refused before anything of it is parsed if it is too large, too slow
-or one too many; and that an unknown outcome is never told as a failure. What is held of bodies is bounded by `http.body_bytes_max` times
-`http.requests_max`, of records by `http.records_max` for each of `PARSERS` requests that are parsed at a time; what was handed over counts
-in the writer's queue. Must never block the event loop, and never parse records by rules of its own.
+A request is handed over whole or not at all. It is refused before anything of it is parsed if it is too large, too slow or one too many,
+and an unknown outcome is never reported as a failure. Bodies that arrive or are worked on hold at most `http.body_bytes_max` times
+`http.requests_max` bytes together. A request takes one of the `http.requests_max` places when its body is complete, so that slow senders
+do not keep others out. Records are bounded by `http.records_max` for each of `PARSERS` requests that are parsed at a time; what was
+handed over counts in the writer's queue. Must never block the event loop, and never parse records by rules of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from archiver.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.jobs.sending import Sent
 from archiver.web.answers import refusal, retry_after
 from archiver.web.bearer import require_bearer
-from archiver.web.bodies import media_type, read_body
+from archiver.web.bodies import BodyBudget, media_type, read_body
 from archiver.web.face import Face
 from archiver.web.openapi import NDJSON, PROTOBUF
 from intake.acknowledgements import PendingRecord
@@ -40,6 +41,8 @@ class Producing:
     def __init__(self, face: Face) -> None:
         self._face = face
         self._under_way = 0
+        """Requests whose body is complete."""
+        self._budget = BodyBudget(face.http.requests_max * face.http.body_bytes_max, face.http.retry_after)
         self._parsers = ThreadPoolExecutor(PARSERS, "http-records")
 
     def close(self) -> None:
@@ -55,26 +58,29 @@ class Producing:
                 request, token, "records ask for the token (http.produce_token); nothing was sent", "not the token; nothing was sent"
             )
         writer = self._open_writer()
-        if self._under_way >= http.requests_max:
+        self._refuse_if_busy()
+        text = _text_asked(request.query_params)
+        kind = media_type(request)
+        if kind != NDJSON and kind not in PROTOBUF:
             raise refusal(
-                429,
-                f"http.requests_max = {http.requests_max} requests with records are under way; nothing was sent",
-                retry_after_s=http.retry_after,
+                415, f"the content type {kind!r} is not taken; nothing was sent, send {NDJSON} (one record a line) or {PROTOBUF[0]}"
             )
-        self._under_way += 1
-        try:
-            text = _text_asked(request.query_params)
-            kind = media_type(request)
-            if kind != NDJSON and kind not in PROTOBUF:
-                raise refusal(
-                    415, f"the content type {kind!r} is not taken; nothing was sent, send {NDJSON} (one record a line) or {PROTOBUF[0]}"
-                )
-            if text and kind != NDJSON:
-                raise refusal(400, "text=true is for JSON lines; Protobuf carries bytes already")
-            body = await read_body(request, http.body_bytes_max, "http.body_bytes_max", http.request_timeout)
-            return await self._send(writer, body, request.path_params["topic"], kind, text)
-        finally:
-            self._under_way -= 1
+        if text and kind != NDJSON:
+            raise refusal(400, "text=true is for JSON lines; Protobuf carries bytes already")
+        with self._budget.share() as share:
+            body = await read_body(request, http.body_bytes_max, "http.body_bytes_max", http.request_timeout, share)
+            self._refuse_if_busy()
+            self._under_way += 1
+            try:
+                return await self._send(writer, body, request.path_params["topic"], kind, text)
+            finally:
+                self._under_way -= 1
+
+    def _refuse_if_busy(self) -> None:
+        http = self._face.http
+        if self._under_way >= http.requests_max:
+            why = f"http.requests_max = {http.requests_max} requests with records are under way; nothing was sent"
+            raise refusal(429, why, retry_after_s=http.retry_after)
 
     def _open_writer(self) -> IntakeWriter:
         face = self._face

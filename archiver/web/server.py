@@ -1,14 +1,16 @@
 """The port: a thread in which the web application is served.
 
-Promises that a taken port never stops the daemon: it is said once and tried again, with pauses that double up to a bound. Installs no
-signal handler, writes no line per request, and ends only when it is told to; then requests under way get their answers, within a grace.
+A port that cannot be opened never stops the daemon: it is logged at once and every `REMIND_S` after that, and tried again with pauses
+that double up to a bound. Installs no signal handler, writes no line per request, and ends only when it is asked to; then requests under
+way get their answers, within a deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import logging
-import socket
 import threading
 
 import uvicorn
@@ -17,17 +19,17 @@ from starlette.types import ASGIApp
 from archiver.errors import Halt
 from archiver.settings_daemon import HttpTlsSettings
 from archiver.web.connection import PatientConnection
-from archiver.web.listener import PatientLoop, listening
+from archiver.web.listener import Listener, PatientLoop, listening
 from archiver.web.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-HEAD_BYTES_MAX = 32 * 1024
-"""Of a request: its first line and its headers."""
 KEEP_ALIVE_S = 75
 """For a connection between two requests."""
 FIRST_RETRY_S = 0.1
+REMIND_S = 300.0
+"""A port that is still closed is logged again after so long."""
 CANCELLED_S = 2.0
 """For requests that are cut off at the end of the grace, to say so; no more than half of the grace."""
 JOINED_S = 0.5
@@ -37,13 +39,19 @@ JOINED_S = 0.5
 class WebServer:
     """Serves one application on one address, from `start` to `stop`."""
 
-    def __init__(self, app: ASGIApp, listen: str, retry_max_s: float, tls: HttpTlsSettings | None = None) -> None:
-        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port. Without `tls` in the clear."""
+    def __init__(
+        self, app: ASGIApp, listen: str, retry_max_s: float, tls: HttpTlsSettings | None = None, connections_max: int | None = None
+    ) -> None:
+        """`listen` is `host:port`; `retry_max_s` bounds the pause between two tries to get the port. Without `tls` in the clear.
+        `connections_max` is what the process has descriptors for, if that is less than the listener's own bound.
+        """
         host, _, port = listen.rpartition(":")
         self._wanted = (host.strip("[]"), int(port))
         self._app = app
         self._tls = None if tls is None else ServerTls(tls)
         self._retry_max_s = retry_max_s
+        self._connections_max = connections_max
+        self._closed_because: str | None = None
         self._address: tuple[str, int] | None = None
         self._stopping = threading.Event()
         self._tried = threading.Event()
@@ -56,6 +64,11 @@ class WebServer:
     def address(self) -> tuple[str, int] | None:
         """Host and port while it listens; None if it does not (yet, or any more)."""
         return self._address
+
+    @property
+    def closed_because(self) -> str | None:
+        """Why the last attempt to open the port failed, and what to do, for people; None while it is open, or before the first attempt."""
+        return self._closed_because
 
     def start(self, wait_s: float = 5.0) -> None:
         """Begin; returns when it listens, or when the first try has failed, or after `wait_s`. Never raises for a port that is taken."""
@@ -78,48 +91,66 @@ class WebServer:
                 _log.error("the port did not close within %g s", grace_s + JOINED_S)
 
     def _run(self) -> None:
-        pause_s, told = FIRST_RETRY_S, None
+        pause_s, silent_s = FIRST_RETRY_S, 0.0
         while not self._stopping.is_set():
             try:
                 self._serve_once()
-                pause_s, told = FIRST_RETRY_S, None
+                pause_s = FIRST_RETRY_S
             except (OSError, Halt) as error:
-                if str(error) != told:
-                    told = str(error)
-                    _log.warning("cannot listen on %s:%d: %s; tried again until it succeeds", *self._wanted, error)
+                why = self._advice(error)
+                if why != self._closed_because or silent_s >= REMIND_S:
+                    silent_s = 0.0
+                    _log.warning("%s. It is tried again at least every %g s until it succeeds", why, self._retry_max_s)
+                self._closed_because = why
             except Exception:  # noqa: BLE001
                 # The head of the thread: the daemon goes on, and so does its port.
-                _log.exception("the port's server ended in an error nobody expected; it is started again")
+                _log.exception("the port's server ended in an unexpected error; it is started again")
             self._address = None
             self._tried.set()
             self._stopping.wait(pause_s)
+            silent_s += pause_s
             pause_s = min(2 * pause_s, self._retry_max_s)
+
+    def _advice(self, error: Exception) -> str:
+        host, port = self._wanted
+        advice = {
+            errno.EADDRINUSE: "; another program listens there: stop it, or set http.listen to another port",
+            errno.EADDRNOTAVAIL: "; this machine does not have that address: set http.listen to one that it has",
+            errno.EACCES: "; this user may not open that port: set http.listen to a port above 1023",
+        }.get(getattr(error, "errno", None) or 0, "")
+        return f"cannot listen on {host}:{port}: {error}{advice}"
 
     def _serve_once(self) -> None:
         """Until it is told to stop; raises `OSError` if the address cannot be had."""
-        with listening(*self._wanted, BACKLOG) as listener:
+        with listening(*self._wanted, BACKLOG, self._connections_max) as listener:
             server = uvicorn.Server(self._config())
             with self._lock:
                 if self._stopping.is_set():
                     return
                 self._server = server
-            self._address = listener.getsockname()[:2]
+            self._address, self._closed_because = listener.getsockname()[:2], None
             _log.info("listening on %s:%d", *self._address)
             self._tried.set()
             try:
                 with asyncio.Runner(loop_factory=PatientLoop) as runner:
-                    runner.run(self._until_told(server, listener))
+                    runner.run(self._until_stopped(server, listener))
             finally:
                 with self._lock:
                     self._server = None
             if not self._stopping.is_set():
                 raise Halt("the server ended by itself")
 
-    async def _until_told(self, server: uvicorn.Server, listener: socket.socket) -> None:
+    async def _until_stopped(self, server: uvicorn.Server, listener: Listener) -> None:
         """Serve until `should_exit`; requests that were cut off get the time to say so."""
-        await server.serve(sockets=[listener])
-        if server.server_state.tasks:
-            await asyncio.wait(set(server.server_state.tasks), timeout=self._cancelled_s)
+        watching = asyncio.create_task(listener.watch.run())
+        try:
+            await server.serve(sockets=[listener])
+            if server.server_state.tasks:
+                await asyncio.wait(set(server.server_state.tasks), timeout=self._cancelled_s)
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watching
 
     def _config(self) -> uvicorn.Config:
         config = uvicorn.Config(
@@ -135,7 +166,6 @@ class WebServer:
             server_header=False,
             backlog=BACKLOG,
             timeout_keep_alive=KEEP_ALIVE_S,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         )
         if self._tls is not None:
             config.load()  # It would make a context of its own, which never looks at its files again.

@@ -21,6 +21,7 @@ from archiver.settings import load_settings
 from archiver.settings_daemon import HttpSettings, HttpTlsSettings
 from archiver.web import listener
 from archiver.web.app import create_app
+from archiver.web.listener import Listener
 from archiver.web.server import WebServer
 from archiver.web.tls import client_context
 from tests.support.deployment import Deployment
@@ -252,7 +253,7 @@ SILENCES = [b"", b"\x16\x03\x01\x02\x00\x01"]
 def test_whoever_does_not_shake_hands_counts(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(listener, "CONNECTIONS_MAX", MOST)
+    monkeypatch.setattr(Listener, "connections_max", MOST)
     monkeypatch.setattr(listener, "HEAD_S", 10 * PATIENCE_S)
     context = believing(certificates.authority)
     with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon, contextlib.ExitStack() as open_until_the_end:
@@ -280,7 +281,7 @@ def test_a_handshake_that_does_not_come_to_its_end_is_not_waited_for(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Twice, so that one who is gone but counts for ever would be missed."""
-    monkeypatch.setattr(listener, "CONNECTIONS_MAX", MOST)
+    monkeypatch.setattr(Listener, "connections_max", MOST)
     monkeypatch.setattr(listener, "HEAD_S", 0.5)
     with Daemon(Deployment(tmp_path / "d"), tls=tls(certificates)) as daemon:
         for _ in range(2):
