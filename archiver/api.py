@@ -17,11 +17,23 @@ import pyarrow as pa
 
 import intake.producer
 from archiver.assemble import open_application
-from archiver.settings import load_settings
+from archiver.clock import SystemClock
+from archiver.errors import ConfigInvalid
+from archiver.settings import Settings, load_settings
 from archiver.stream.records import StreamBatch, StreamRecord
 from intake.acknowledgements import PendingBatch, PendingRecord
+from intake.clock_check import check_start_clock
 from intake.metrics import metrics_of
 from intake.records import Record
+
+
+def _settings_of(config: str | os.PathLike[str]) -> Settings:
+    """The configuration; raises `ConfigInvalid` with nothing before it in its traceback: the causes are in its text."""
+    try:
+        return load_settings(Path(config), os.environ)
+    except ConfigInvalid as error:
+        problem = error
+    raise problem.with_traceback(None) from None
 
 
 class Writer:
@@ -33,8 +45,11 @@ class Writer:
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
         """Open the configuration file `config`; topics in it that do not exist are created. Raises `ConfigInvalid`."""
-        self._application = open_application(load_settings(Path(config), os.environ), os.environ)
+        settings = _settings_of(config)
+        self._application = open_application(settings, os.environ)
         try:
+            newest_us = self._application.sequencer.fold.newest_us
+            check_start_clock(self._application.objects, SystemClock(), newest_us, settings.intake.clock_skew_max)
             self._writer = self._application.writer()
         except BaseException:
             self._application.close()
@@ -196,7 +211,7 @@ class Reader:
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
         """Open the configuration file `config`. Raises `ConfigInvalid`."""
-        self._application = open_application(load_settings(Path(config), os.environ), os.environ)
+        self._application = open_application(_settings_of(config), os.environ)
 
     def topics(self) -> dict[str, int]:
         """Topic names and their numbers of partitions."""

@@ -238,6 +238,7 @@ class Upkeep(ABC):
                 grace_s=settings.cleanup.orphan_age,
                 commit_s=settings.archive.commit_timeout,
                 silence_s=settings.daemon.silence_max,
+                skew_max_s=settings.intake.clock_skew_max,
                 uploads=self._uploads,
             )
         )

@@ -24,6 +24,7 @@ from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
 from archiver.redaction import hide
 from archiver.settings import ControlTopicSettings, KafkaSourceSettings, Settings
+from intake.clock_check import check_start_clock
 from intake.sources.kafka_client_log import ClientLog
 from intake.sources.mirror_pump import MirrorPump, mirror_pump, stop_all
 from intake.sources.pump import FileSources
@@ -124,7 +125,9 @@ class Opened:
 
     def _open_writer(self) -> None:
         assert self.application is not None, "a step before has opened it"
-        self.writer = self.application.writer()
+        application, intake = self.application, self._settings().intake
+        check_start_clock(application.objects, self._clock, application.sequencer.fold.newest_us, intake.clock_skew_max)
+        self.writer = application.writer()
 
     def _open_sources(self) -> None:
         assert self.application is not None, "a step before has opened it"

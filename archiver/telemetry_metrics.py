@@ -31,7 +31,7 @@ HELD_CAUSES: Final = (
 FINDINGS: Final = (
     "table-missing", "table-replaced", "topic-recreated-on-old-table", "format-changed", "spec-changed", "schema-drift",
     "rolled-back", "evidence-doubted", "dangling-reference", "altered-object", "gap", "doubled-file", "overlap",
-    "unknown-commit", "missing-in-catalog", "foreign-rows", "stale-lease", "orphan", "stray-upload", "rows-removed",
+    "unknown-commit", "missing-in-catalog", "foreign-rows", "stale-lease", "log-ahead", "orphan", "stray-upload", "rows-removed",
 )  # fmt: skip
 """Ids of the reconciler's findings (`reconcile.findings`)."""
 SEVERITIES: Final = ("error", "warning", "info")
@@ -195,6 +195,9 @@ _INTAKE: dict[str, Metric] = {
     "archiver_intake_append_seconds": _gauge("how long the append of the last entry took, retries included", shown="intake"),
     "archiver_intake_pinned_age_seconds": _gauge(
         "age of the oldest intake file that is needed, and which partition needs it; 0: none", *_TP
+    ),
+    "archiver_intake_log_ahead_seconds": _gauge(
+        "how far the newest ingest time in the intake log is ahead of this machine's clock; 0 as a rule"
     ),
     "archiver_intake_clock_refusals_total": _counter(
         "how often something was refused because this machine's clock is ahead of its reference", shown="intake"

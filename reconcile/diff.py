@@ -20,6 +20,7 @@ from reconcile.issues import (
     foreign_rows,
     format_changed,
     gap,
+    log_ahead,
     missing_in_catalog,
     orphan,
     overlap,
@@ -58,7 +59,7 @@ _OF_TOPIC = (
     orphan,
     rows_removed,
 )
-_OF_FOLDER = (orphan, stray_upload)
+_OF_FOLDER = (log_ahead, orphan, stray_upload)
 
 
 def differences(topics: Sequence[TopicSight], folder: FolderSight) -> list[Finding]:

@@ -34,6 +34,7 @@ IDS: Final[Mapping[str, Severity]] = {
     "missing-in-catalog": "warning",
     "foreign-rows": "warning",
     "stale-lease": "warning",
+    "log-ahead": "warning",
     "orphan": "info",
     "stray-upload": "info",
     "rows-removed": "info",

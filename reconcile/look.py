@@ -33,6 +33,7 @@ from archiver.schema.state import TopicSchema
 from archiver.schema.table_fit import fit_table
 from archiver.settings import TopicSettings
 from intake.backlog import Backlog
+from intake.clock_check import log_ahead_s
 from intake.fold import TopicState
 from reconcile.clean_orphans import WHY, Folder
 from reconcile.coverage import Range, merge
@@ -65,6 +66,8 @@ class LookParts:
     """How long a commit may take (`archive.commit_timeout`): what is younger may be on its way."""
     silence_s: float
     """How long a leader may be silent (`daemon.silence_max`)."""
+    skew_max_s: float = 10.0
+    """How far the intake log may be ahead of the clock (`intake.clock_skew_max`)."""
     uploads: Callable[[], Sequence[StrayObject]] = tuple
     """What uploads left behind beside the data folder's objects."""
 
@@ -251,7 +254,9 @@ class Looker:
             size = sum(item.size for item in found)
             why = f"{len(found):,} objects of a topic id that the intake log does not know" + (f" (topic {name})" if name else "")
             unknown.append(StrayObject(f"{paths.ARCHIVE_PREFIX}{topic_id}/", size, why))
-        return FolderSight(tuple(unknown), tuple(self._parts.uploads()))
+        newest_us = records.fold.newest_us
+        ahead_s = log_ahead_s(newest_us, self._parts.clock.now_us(), self._parts.skew_max_s)
+        return FolderSight(tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s))
 
 
 def _with(sight: TableSight, **changes: object) -> TableSight:

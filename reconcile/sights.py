@@ -146,3 +146,5 @@ class FolderSight:
     """One object for each topic id below `archive/` that the log does not know."""
     uploads: tuple[StrayObject, ...] = ()
     """Left behind by uploads that never came to their end."""
+    log_ahead: tuple[int, float] | None = None
+    """The newest ingest time of the intake log, and by how many seconds it is ahead of now, if by more than may be."""

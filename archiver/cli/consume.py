@@ -15,7 +15,7 @@ from archiver.cli.following import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
 from archiver.cli.output import progress
 from archiver.clock import SystemClock
-from archiver.errors import Corrupted, RetryLater
+from archiver.errors import Corrupted, InvalidInput, RetryLater
 from archiver.ids import TopicId
 from archiver.jobs.topic_setup import fetch_schemas, recorded_schemas
 from archiver.stream.decode import Decoder
@@ -56,6 +56,8 @@ def consume(
 
     Where an open transaction holds records back, a note on standard error says how many.
     """
+    if start < 0:
+        raise InvalidInput(f"--from {start} is negative; offsets begin at 0")
     with application(config) as app:
         state = app.topic(topic)
         partitions = range(state.partitions) if partition is None else [partition]

@@ -84,7 +84,9 @@ class Sight:
         intake = at.intake()
         now_us = self._clock.now_us()
         told = {topic: redacted(why) for topic, why in stuck.items()}
-        found = standing(intake, ledger, at.settings.topics, now_us, told, archive=at.settings.archive)
+        found = standing(
+            intake, ledger, at.settings.topics, now_us, told, archive=at.settings.archive, skew_max_s=at.settings.intake.clock_skew_max
+        )
         self.history.add(found, self._clock.monotonic_s())
         leader = at.leadership.holder()
         before = self._seen

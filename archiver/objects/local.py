@@ -109,6 +109,21 @@ class LocalObjectStore:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def time_us(self) -> int | None:
+        """The time that a file gets that is written now."""
+        temporary = self._spooling(self._spool.new_path)
+
+        def write() -> int:
+            with temporary.open("xb", buffering=0) as file:
+                file.write(b"\n")
+                os.fsync(file.fileno())
+                return os.fstat(file.fileno()).st_mtime_ns // 1000
+
+        try:
+            return self._writing(str(temporary), write)
+        finally:
+            temporary.unlink(missing_ok=True)
+
     def read(self, key: str) -> bytes:
         """The whole object."""
         check_key(key)

@@ -15,6 +15,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,6 +158,18 @@ class S3ObjectStore:
         except NotFound:
             return None
         return ObjectInfo(key, int(found["ContentLength"]), _microseconds(found["LastModified"]))
+
+    def time_us(self) -> int | None:
+        """The time of the server, by the `Date` of an answer to a listing of one key; None if it states none."""
+        where = {"Bucket": self._bucket, "Prefix": self._prefix, "MaxKeys": 1}
+        answer = self._calls.found(
+            "asking for the time", f"there is no bucket {self._bucket}", lambda client: client.list_objects_v2(**where)
+        )
+        stated = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+        try:
+            return None if stated is None else _microseconds(parsedate_to_datetime(stated))
+        except (TypeError, ValueError, OverflowError):
+            return None
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As the Protocol says, a thousand to a request. What is no valid key (a console's folder) is left out."""

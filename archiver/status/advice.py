@@ -15,6 +15,7 @@ from archiver.status.journal import Check, Cycle, Journal
 from archiver.status.reasons import CAUSES, Cause
 from archiver.status.standing import PartitionStanding, Standing, TopicStanding
 from archiver.wording import counted, moment
+from intake.clock_check import log_ahead_text
 from intake.sources.files import FilesState
 from intake.sources.mirror_state import MirrorState
 from reconcile.findings import IDS, anchor
@@ -122,6 +123,12 @@ def advice(
     found += beside_topics(journal, sources, stuck, mirrors)
     if standing is not None:
         found += _of_age(standing, now_us, look_interval_s)
+        if standing.log_ahead_s is not None:
+            what = log_ahead_text(standing.newest_us, standing.log_ahead_s)
+            todo = "Nothing is lost. Check the clocks of every machine that writes, and read the runbook for what to expect until then."
+            found.append(
+                Advice("watch", anchor("log-ahead"), "the intake log is ahead of the clock", f"{what[:1].upper()}{what[1:]}.", todo)
+            )
         deferred = _deferred(journal.newest("tick"))
         for topic in standing.topics:
             found += _of_topic(topic, now_us, deferred)
@@ -207,7 +214,11 @@ def beside_topics(
 def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice]:
     """What the newest reconciling found and left, the worst first."""
     told: list[dict[str, Any]] = [] if cycle is None else cycle.document.get("findings", [])
-    left = sorted((item for item in told if not item["fixed"]), key=lambda item: SEVERITIES.index(_OF_FINDING[item["severity"]]))
+    # That the log is ahead is known from the standing, without the reconciler.
+    left = sorted(
+        (item for item in told if not item["fixed"] and item["id"] != "log-ahead"),
+        key=lambda item: SEVERITIES.index(_OF_FINDING[item["severity"]]),
+    )
     for item in left[:FINDINGS_SHOWN]:
         topic = item["topic"]
         severity: Severity = "note" if topic in stuck else _OF_FINDING[item["severity"]]

@@ -23,6 +23,7 @@ from archiver.status.journal import Journal
 from archiver.status.standing import STAGES, PartitionStanding, TopicStanding, standing
 from archiver.wording import counted, moment
 from intake.backlog import Backlog
+from intake.clock_check import log_ahead_text
 from intake.record_json import format_time
 from intake.sequencer import Sequencer
 from intake.sources.files import FilesState
@@ -68,9 +69,12 @@ def status_document(
     """
     ledger = at.ledger()  # first, or an archive may seem to reach beyond the intake log
     intake, pin = at.intake(), at.pinned()
-    found = standing(intake, ledger, at.settings.topics, now_us, stuck or {}, archive=at.settings.archive)
+    found = standing(
+        intake, ledger, at.settings.topics, now_us, stuck or {}, archive=at.settings.archive, skew_max_s=at.settings.intake.clock_skew_max
+    )
     lost = _lost(at, intake, now_us)
     attention = list(found.differences) if lost is None else [lost]
+    attention += [log_ahead_text(found.newest_us, found.log_ahead_s)] if found.log_ahead_s is not None else []
     overdue: dict[int, str] = {}
     topics: list[dict[str, Any]] = []
     for topic in found.topics:

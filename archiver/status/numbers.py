@@ -419,6 +419,7 @@ def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
         *gauge("archiver_checkpoint_index", seen.checkpoint_index),
         *(Family(metric, {(name,): float(number) for name, number in numbers.items()}) for metric, numbers in logs if numbers),
         *([] if seen.standing is None else standing_families(seen.standing, limits, now_us)),
+        *gauge("archiver_intake_log_ahead_seconds", None if seen.standing is None else max(0.0, (seen.standing.newest_us - now_us) / 1e6)),
         *_of_sources(seen.sources),
     ]
     if seen.pin is not None:

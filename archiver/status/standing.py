@@ -21,6 +21,7 @@ from archiver.settings_topics import ArchiveSettings, TopicSettings
 from archiver.status.reasons import Cause, Held, reason_of
 from archiver.wording import counted
 from intake.backlog import Backlog
+from intake.clock_check import log_ahead_s
 from intake.fold import TopicState
 from intake.transactions import OpenTransaction
 
@@ -109,6 +110,10 @@ class Standing:
     """In the order of their names."""
     differences: tuple[str, ...]
     """In what the configured topics differ from the log, for people."""
+    newest_us: int = 0
+    """The newest ingest time in the intake log; 0 if it has none."""
+    log_ahead_s: float | None = None
+    """How far that is ahead of `now_us`, if by more than `intake.clock_skew_max`."""
 
     def topic(self, name: str) -> TopicStanding | None:
         """The topic of that name; None if the log has none."""
@@ -139,12 +144,13 @@ def standing(
     stuck: Mapping[str, str],
     *,
     archive: ArchiveSettings,
+    skew_max_s: float = 10.0,
 ) -> Standing:
     """Where everything stands at `now_us`.
 
-    `topics` and `archive` are those of the configuration. `stuck` says, per topic that the last round left halted or deferred, why. Both
-    logs must have been read; the control log first, or an archive may seem to reach beyond the log. Raises nothing for a shelf that cannot
-    be read.
+    `topics`, `archive` and `skew_max_s` (`intake.clock_skew_max`) are those of the configuration. `stuck` says, per topic that the last
+    round left halted or deferred, why. Both logs must have been read, the control log first, or an archive may seem to reach beyond the
+    log. Raises nothing for a shelf that cannot be read.
     """
     configured = {topic.name: topic for topic in topics}
     blocking = _blocking(intake)
@@ -155,7 +161,8 @@ def standing(
         for state in sorted(intake.topics_by_name.values(), key=lambda state: state.name)
     ]
     differences = [note for topic in topics if (note := difference(topic, intake)) is not None]
-    return Standing(now_us, tuple(found), tuple(differences))
+    newest_us = intake.fold.newest_us
+    return Standing(now_us, tuple(found), tuple(differences), newest_us, log_ahead_s(newest_us, now_us, skew_max_s))
 
 
 def difference(topic: TopicSettings, intake: Backlog) -> str | None:

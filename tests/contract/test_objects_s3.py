@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -398,3 +399,11 @@ def spooled(store: S3ObjectStore, data: bytes) -> Path:
     file = store.spool_dir() / "file"
     file.write_bytes(data)
     return file
+
+
+def test_the_server_states_its_time(store: S3ObjectStore) -> None:
+    """By the `Date` of an answer, cut to the second."""
+    before_us = time.time_ns() // 1000
+    stated_us = store.time_us()
+    assert stated_us is not None
+    assert before_us - 2_000_000 <= stated_us <= time.time_ns() // 1000 + 1_000_000

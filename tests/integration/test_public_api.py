@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -123,3 +124,14 @@ def test_many_threads_share_a_writer(deployment: Deployment) -> None:
     for name in range(4):
         mine = [value for value in values if value is not None and value.startswith(b"%d-" % name)]
         assert mine == [b"%d-%d" % (name, number) for number in range(50)], "a thread's records keep their order"
+
+
+@pytest.mark.parametrize("face", [Writer, Reader])
+def test_a_configuration_that_is_not_there_is_one_error(face: type[Writer | Reader], tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="does not exist") as raised:
+        face(tmp_path / "missing.yaml")
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__ or raised.value.__context__ is None
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "FileNotFoundError" not in shown
+    assert len(raised.traceback) <= 3, "the caller, the constructor, and where it is raised"

@@ -77,6 +77,7 @@ GOOD: dict[str, str] = {
     series("archiver_intake_queue_bytes"): f"1000000x50 64000000x2 1000000x{MINUTES}",
     series("archiver_intake_queue_bytes_max"): always(64e6),
     series("archiver_intake_clock_refusals_total"): always(2),
+    series("archiver_intake_log_ahead_seconds"): always(3),
     series("archiver_intake_pinned_age_seconds", **ORDERS): always(90_000),
     series("archiver_source_up", source="inbox/*"): always(1),
     series("archiver_source_files", source="inbox/*", state="waiting"): always(5),
@@ -150,6 +151,7 @@ BAD = [
     ),
     Bad("ArchiverQueueFull", {series("archiver_intake_queue_bytes"): always(63e6)}, WHERE),
     Bad("ArchiverClockAhead", {series("archiver_intake_clock_refusals_total"): GROWS}, WHERE),
+    Bad("ArchiverLogAhead", {series("archiver_intake_log_ahead_seconds"): always(290_000_000)}, WHERE),
     Bad("ArchiverIntakePinned", {series("archiver_intake_pinned_age_seconds", **ORDERS): always(200_000)}, {**WHERE, **ORDERS}),
     Bad("ArchiverSourceFailed", {series("archiver_source_up", source="inbox/*"): always(0)}, {**WHERE, "source": "inbox/*"}),
     Bad(

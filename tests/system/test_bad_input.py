@@ -130,6 +130,9 @@ def test_unknown_topic_and_partition(filled: tuple[Deployment, list[Any]]) -> No
     refused(deployment.cli("consume", "--topic", "orders", "--partition", "3"), "orders", "partition 3")
     refused(deployment.cli("consume", "--topic", "orders", "--partition", "0", "--from", "99999"), "99999")
     refused(deployment.cli("consume", "--topic", "orders", "--partition", "0", "--from", "-1"), "-1")
+    alone = deployment.cli("consume", "--topic", "orders", "--from", "-1")
+    refused(alone, "--from -1")
+    assert len(alone.err.strip().splitlines()) == 1, "the error alone, and nothing about retention"
     refused(deployment.cli("archive", "--topic", "ordres"), "ordres")
     refused(deployment.cli("archive", "--topic", "orders:0-7"), "orders", "partition 3")
     refused(deployment.cli("archive", "--topic", "orders:2-1"), "orders:2-1")

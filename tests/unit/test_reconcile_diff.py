@@ -94,7 +94,10 @@ SCENES: dict[str, tuple[TopicSight, FolderSight]] = {
         "orphan": replace(GOOD, strays=(StrayObject("archive/x", 1, "nobody names it"),)),
         "rows-removed": replace(GOOD, view=REMOVED),
     }.items()
-} | {"stray-upload": (GOOD, FolderSight(uploads=(StrayObject("/data/.spool/x", 1, "its process is gone"),)))}
+} | {
+    "stray-upload": (GOOD, FolderSight(uploads=(StrayObject("/data/.spool/x", 1, "its process is gone"),))),
+    "log-ahead": (GOOD, FolderSight(log_ahead=(2_000_000_000_000_000, 1000.0))),
+}
 
 
 def found(sight: TopicSight, folder: FolderSight | None = None) -> list[Finding]:
