@@ -12,7 +12,6 @@ from pydantic import Field, StrictBool, model_validator
 
 from archiver.settings_types import Duration, FilePath, Group, Listen, Located, Secret, host_of, is_loopback
 
-_REQUESTS_PER_LEASE = 2
 _MEMBERS_MAX = 16
 
 
@@ -61,8 +60,8 @@ class EtcdSettings(Group):
     """Everything is kept in keys below it: a slash and A-Z a-z 0-9 . _ -, once or more. Each deployment needs one of its own."""
     state: FilePath = Path("/var/lib/stream-archiver")
     """Folder for what a machine keeps for itself: the token that its daemon made (`etcd.admin-token`), and how far it has seen the logs
-    reach (`etcd.intake.tail`, `etcd.control.tail`), which tells an older copy of etcd's data from the newest. Made if its parent exists;
-    it may be lost."""
+    reach (`etcd.intake.tail`, `etcd.control.tail`), which tells an older copy of etcd's data from the newest. Files that the holder of a
+    lease keeps locked (`etcd.leader.lease`) let a daemon that is started again lead at once. Made if its parent exists; it may be lost."""
     tls: EtcdTlsSettings | None = None
     """Encrypted connections. Needed for members on other machines, unless `insecure` says otherwise."""
     insecure: StrictBool = False
@@ -76,9 +75,10 @@ class EtcdSettings(Group):
     """How long one member may take for one answer before the next is asked. An append whose answer did not come in time is of unknown
     outcome and is repeated until it is settled. An answer takes milliseconds, so seconds mean that the member hangs or has no leader."""
     lease_ttl: Annotated[Duration, Field(ge=2, le=600)] = 30.0
-    """How long the lease of a leader that died, or was cut off, keeps others from leading, in whole seconds. Whoever holds it refreshes it
-    after each third of that. At least twice `request_timeout`, so that one slow answer does not lose it. Shorter, and a leader that is busy
-    is taken for dead more easily, which costs time and never records."""
+    """How long a leader that died, or was cut off, keeps daemons of other machines from leading, in whole seconds. A daemon that is started
+    again on the same machine, with the same `state` folder, does not wait. The holder refreshes the lease after each third of this time,
+    and a member has as long to answer. Shorten it, for example to 5 s, where a second machine must take over soon. A pause of some seconds
+    is then taken for a death more easily, which costs time and never records."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -98,8 +98,6 @@ class EtcdSettings(Group):
         if (self.user is None) != (self.password is None):
             missing = "user" if self.user is None else "password"
             problems.append(((missing,), "user and password belong together; state both, or neither"))
-        if self.lease_ttl < _REQUESTS_PER_LEASE * self.request_timeout:
-            problems.append((("lease_ttl",), f"is less than {_REQUESTS_PER_LEASE} times request_timeout ({self.request_timeout:g} s)"))
         if problems:
             raise Located(problems)
         return self

@@ -9,6 +9,7 @@ Reads are linearizable: a member that is behind or cut off answers late or not a
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -282,11 +283,12 @@ class EtcdCluster:
             raise OutcomeUnknown(f"it was sent, but {error}") from error
         return answer
 
-    def lease(self, method: str, request: Any, once: bool = False) -> Any:
+    def lease(self, method: str, request: Any, once: bool = False, timeout_s: float = math.inf) -> Any:
         """The answer to a request about a lease, from any member, or with `once` from the one that is asked first; as `ask`, and
-        `LeaseGone`.
+        `LeaseGone`. A member may take `timeout_s`, and never longer than for other requests.
         """
-        return self._anywhere(lambda member: member.call("leasestub", method, request, self.access.timeout_s), once)
+        limit_s = min(timeout_s, self.access.timeout_s)
+        return self._anywhere(lambda member: member.call("leasestub", method, request, limit_s), once)
 
     def _prove(self, member: _Member) -> None:
         """Make sure that the connection works, and who is behind it, before anything is sent that must not be sent twice."""

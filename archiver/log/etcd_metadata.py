@@ -10,7 +10,7 @@ from archiver.ids import IdSource
 from archiver.log.etcd import EtcdLogStore
 from archiver.log.etcd_cluster import Access, EtcdCluster
 from archiver.log.etcd_keys import Keys
-from archiver.log.etcd_lease import EtcdLease
+from archiver.log.etcd_lease import EtcdLease, SignOfLife
 from archiver.log.lease import Lease
 
 
@@ -22,6 +22,7 @@ class EtcdMetadata(EtcdLogStore):
     ) -> None:
         keys = Keys(prefix)
         self._lease_ttl_s = lease_ttl_s
+        self._beside = beside
         self._clock = clock
         self._ids = ids
         self._leases: list[EtcdLease] = []
@@ -36,7 +37,8 @@ class EtcdMetadata(EtcdLogStore):
 
     def lease(self, name: str, owner: str) -> Lease:
         """A key with a lease of etcd's on it."""
-        lease = EtcdLease(self.cluster, self.keys.lease(name), owner, self._lease_ttl_s, self._clock, self._ids)
+        lives = SignOfLife(self._beside.with_name(f"{self._beside.name}.{name}.lease"))
+        lease = EtcdLease(self.cluster, self.keys.lease(name), owner, self._lease_ttl_s, self._clock, self._ids, lives)
         self._leases.append(lease)
         return lease
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from archiver.errors import LeaseHeld, RetryLater
 from archiver.log.etcd_lease import EtcdLease
 from tests.support.etcd_server import Etcd
 from tests.support.etcd_stores import etcd_metadata
+from tests.support.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
 TTL_S = 2
@@ -24,7 +27,7 @@ HOLDING = """
 import sys
 from pathlib import Path
 from tests.support.etcd_stores import etcd_metadata
-lease = etcd_metadata([sys.argv[1]], Path(sys.argv[2]), ttl_s=2).lease("leader", "elsewhere:4711")
+lease = etcd_metadata([sys.argv[1]], Path(sys.argv[2]), ttl_s=int(sys.argv[3])).lease("leader", "elsewhere:4711")
 lease.acquire()
 print("held", flush=True)
 sys.stdin.read()
@@ -37,8 +40,10 @@ def etcd(tmp_path: Path) -> Iterator[Etcd]:
         yield server
 
 
-def lease_of(etcd: Etcd, folder: Path, owner: str, clock: ManualClock | None = None, timeout_s: float = 5.0) -> EtcdLease:
-    lease = etcd_metadata([etcd.address], folder, TTL_S, clock=clock, timeout_s=timeout_s).lease("leader", owner)
+def lease_of(
+    etcd: Etcd, folder: Path, owner: str, clock: ManualClock | None = None, timeout_s: float = 5.0, ttl_s: int = TTL_S
+) -> EtcdLease:
+    lease = etcd_metadata([etcd.address], folder, ttl_s, clock=clock, timeout_s=timeout_s).lease("leader", owner)
     assert isinstance(lease, EtcdLease)
     return lease
 
@@ -71,17 +76,117 @@ def test_a_holder_keeps_it_far_beyond_its_time_to_live(etcd: Etcd, tmp_path: Pat
     two.release()
 
 
-def test_a_holder_that_is_killed_loses_it_in_time(etcd: Etcd, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", HOLDING, etcd.address, str(tmp_path)]
+@contextmanager
+def holding(etcd: Etcd, folder: Path, ttl_s: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that holds the lease, and keeps what belongs to its machine in `folder`."""
+    command = [sys.executable, "-c", HOLDING, etcd.address, str(folder), str(ttl_s)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        lease = lease_of(etcd, tmp_path, "here:1")
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_holder_of_another_machine_that_is_killed_loses_it_in_time(etcd: Etcd, tmp_path: Path) -> None:
+    for name in ("there", "here"):
+        (tmp_path / name).mkdir()
+    with holding(etcd, tmp_path / "there", TTL_S) as process:
+        lease = lease_of(etcd, tmp_path / "here", "here:1")
         assert lease.holder() == "elsewhere:4711"
         process.kill()
+        process.wait()
+        with pytest.raises(LeaseHeld, match="elsewhere:4711"):
+            lease.acquire()
         assert taken_after(lease) < TTL_S + 3
     assert lease.holder() == "here:1"
     lease.release()
+
+
+LONG_S = 600
+"""Nobody waits for the end of such a lease here."""
+
+
+def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(etcd: Etcd, tmp_path: Path) -> None:
+    for _ in range(2):
+        with holding(etcd, tmp_path, LONG_S) as process:
+            lease = lease_of(etcd, tmp_path, "here:1", ttl_s=LONG_S)
+            with pytest.raises(LeaseHeld, match="elsewhere:4711"):
+                lease.acquire()
+            process.kill()
+            process.wait()
+            lease.acquire()
+        assert lease.holder() == "here:1"
+        lease.release()
+
+
+def test_a_paused_process_of_this_machine_keeps_its_lease(etcd: Etcd, tmp_path: Path) -> None:
+    with holding(etcd, tmp_path, LONG_S) as process:
+        process.send_signal(signal.SIGSTOP)
+        lease = lease_of(etcd, tmp_path, "here:1", ttl_s=LONG_S)
+        for _ in range(2):
+            with pytest.raises(LeaseHeld, match="elsewhere:4711"):
+                lease.acquire()
+        process.kill()
+        process.wait()
+        lease.acquire()
+        lease.release()
+
+
+@pytest.mark.parametrize("change", ["copied", "another boot", "another lease", "garbled", "a folder"])
+def test_a_file_that_proves_nothing_takes_no_lease(etcd: Etcd, tmp_path: Path, change: str) -> None:
+    """As after a restore of the folder on another machine, or with one disk for two machines."""
+    path = tmp_path / "etcd.leader.lease"
+    with holding(etcd, tmp_path, LONG_S) as process:
+        process.kill()
+        process.wait()
+    text = path.read_text()
+    boot, file, lease_id = text.split()
+    if change == "copied":
+        path.rename(tmp_path / "original")
+        path.write_text(text)
+    elif change == "another boot":
+        path.write_text(f"{boot[::-1]} {file} {lease_id}\n")
+    elif change == "another lease":
+        path.write_text(f"{boot} {file} {int(lease_id) // 2}\n")
+    elif change == "garbled":
+        path.write_bytes(b"\xff" * 10_000)
+    else:
+        path.unlink()
+        path.mkdir()
+    lease = lease_of(etcd, tmp_path, "here:1", ttl_s=LONG_S)
+    with pytest.raises(LeaseHeld, match="elsewhere:4711"):
+        lease.acquire()
+
+
+def test_a_lease_that_could_not_be_given_back_is_taken_at_once_after_a_restart(etcd: Etcd, tmp_path: Path) -> None:
+    one, two = lease_of(etcd, tmp_path, "host:1", timeout_s=0.5, ttl_s=LONG_S), lease_of(etcd, tmp_path, "host:2", ttl_s=LONG_S)
+    one.acquire()
+    etcd.kill()
+    one.release()
+    etcd.start()
+    assert taken_after(two) < LONG_S / 2
+    assert two.holder() == "host:2"
+    two.release()
+
+
+def test_a_member_has_a_third_of_a_lease_to_answer_a_refresh(etcd: Etcd, tmp_path: Path) -> None:
+    """Whatever the limit of other requests is: one member that hangs must not cost a short lease."""
+    lease = lease_of(etcd, tmp_path, "host:1", timeout_s=60, ttl_s=3)
+    limits: list[float] = []
+    for member in lease._cluster._members:
+        call = member.call
+
+        def noted(stub: str, method: str, request: object, timeout_s: float, call: Callable[..., object] = call) -> object:
+            limits.append(timeout_s) if method.startswith("Lease") else None
+            return call(stub, method, request, timeout_s)
+
+        member.call = noted  # type: ignore[method-assign,assignment]
+    lease.acquire()
+    until("it is refreshed", lambda: len(limits) > 1)
+    lease.release()
+    assert set(limits) == {1.0}
 
 
 def test_a_holder_that_slept_knows_that_it_holds_nothing(etcd: Etcd, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
@@ -126,3 +128,23 @@ def test_what_is_unsafe_is_refused_before_anything_is_asked(tmp_path: Path) -> N
     done = deployment.run("config", "check")
     assert done.code == 3
     assert "metadata.etcd.addresses[0]: etcd.example.com:2379 is another machine, and without tls" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_daemon_that_was_killed_and_is_started_again_leads_at_once(etcd: Etcd, tmp_path: Path) -> None:
+    """Its lease would keep others from leading for ten minutes."""
+    deployment = deployment_on(etcd, tmp_path / "d", lease_ttl="10m")
+
+    def archived(daemon: Served) -> bool:
+        return any("archived in" in line["message"] for line in daemon.logged())
+
+    for run in range(2):
+        with Served(deployment, scratch=tmp_path / f"scratch-{run}") as daemon:
+            daemon.until_ready()
+            assert daemon.post(TOPIC, THREE.encode()).status == 200
+            until(f"run {run} archives", lambda daemon=daemon: archived(daemon))  # type: ignore[misc]
+            if run == 0:
+                os.kill(daemon.pid, SIGKILL)
+            else:
+                assert daemon.stop() == 0
