@@ -71,7 +71,7 @@ def test_nothing_starts_with_a_secret_that_everybody_knows(missing: str) -> None
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_images_are_pinned_ports_are_loopbacks_and_files_are_there(path: Path) -> None:
     for name, service in services(path).items():
-        _, _, tag = service["image"].rpartition(":")
+        _, _, tag = service["image"].partition("@")[0].rpartition(":")
         assert re.search(r"\d", tag), f"{name}: {service['image']}"
         assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}
         assert service["cap_drop"] == ["ALL"]

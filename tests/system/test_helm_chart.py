@@ -103,6 +103,7 @@ def test_helm_has_nothing_against_the_chart(values: Path) -> None:
     [
         ({"replicas": 3}, "replicas"),
         ({"image": {"tag": 1}}, "image"),
+        ({"image": {"digest": "sha256:0"}}, "digest"),
         ({"workloads": [{"name": "a", "roles": ["cook"], "replicas": 1}]}, "roles"),
         ({"config": {"http": {"listen": "0.0.0.0:1"}}}, "listen"),
         ({"env": [{"name": "A", "value": "b", "secret": "c"}]}, "env"),
@@ -184,6 +185,13 @@ def test_a_key_that_the_archiver_does_not_know_is_found(tmp_path: Path) -> None:
     more = with_values(tmp_path, config={"intake": {"delay_most": "1s"}})
     with pytest.raises(ConfigInvalid, match="did you mean delay_max"):
         loaded(rendered(ONE, more), tmp_path)
+
+
+def test_an_image_may_be_named_by_its_digest(tmp_path: Path) -> None:
+    digest = f"sha256:{'0a' * 32}"
+    more = with_values(tmp_path, image={"repository": "registry.example.com/archiver", "tag": "1.2", "digest": digest})
+    images = {container["image"] for pod in pods(rendered(CLUSTER, more)) for container in pod["containers"]}
+    assert images == {f"registry.example.com/archiver:1.2@{digest}"}
 
 
 def test_numbers_of_the_values_stay_what_they_are(tmp_path: Path) -> None:
