@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from archiver.errors import Halt
+from archiver.redaction import excerpt
 
 SUPPORTED = (17, 21)
 """Major versions that Spark 4.1 supports."""
@@ -27,7 +28,7 @@ INSTALL = """install a Java runtime, version 17 or 21, for example:
   macOS:           brew install openjdk@17
 or, if one is installed already, set JAVA_HOME to its folder"""
 
-_VERSION = re.compile(r'version "(?P<first>\d+)(?:\.(?P<second>\d+))?[^"]*"')
+_VERSION = re.compile(r'version "(?P<first>\d++)(?:\.(?P<second>\d++))?[^"]*+"')
 
 
 class JavaUnfit(Halt):
@@ -58,7 +59,7 @@ def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFou
     answer = _ask(executable, environ, timeout_s)
     match = _VERSION.search(answer)
     if match is None:
-        raise JavaUnfit(f"{executable} -version does not tell a version but {answer[:200]!r}; {INSTALL}")
+        raise JavaUnfit(f"{executable} -version does not tell a version but {excerpt(answer)!r}; {INSTALL}")
     # Java 8 and older call themselves 1.8.
     major = int(match["second"] or 0) if match["first"] == "1" else int(match["first"])
     line = next(line for line in answer.splitlines() if match[0] in line)
@@ -101,5 +102,5 @@ def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
     said = f"{done.stderr}\n{done.stdout}".strip()
     if done.returncode != 0:
         # On macOS the program is there without any Java behind it.
-        raise JavaUnfit(f"{executable} -version failed with exit code {done.returncode} ({said[:200]!r}); {INSTALL}")
+        raise JavaUnfit(f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r}); {INSTALL}")
     return said

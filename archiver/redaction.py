@@ -1,8 +1,9 @@
-"""Keeps secrets out of every text that leaves the process: log lines, messages, answers, pages.
+"""Keeps secrets out of every text that leaves the process (log lines, messages, answers, pages), and foreign text within a bound.
 
-Owns what this process knows to be secret (`hide`) and the one function that takes it out (`redacted`). Promises that a known secret is
-replaced by `***` as it stands, and as it stands in a URL, in JSON or Python text, in HTML, and in base64, whatever stands before it there
-(as in the header of HTTP's Basic authentication). A password between `//` and `@` of any URL is replaced even if nobody told of it.
+Owns what this process knows to be secret (`hide`), the function that removes it (`redacted`), and the function by which foreign text gets
+into a message, a log line or memory (`excerpt`). A known secret is replaced by `***` as it stands, and as it stands in a URL, in JSON or
+Python text, in HTML, and in base64, also behind a user name (HTTP's Basic authentication). A password between `//` and `@` of any URL is
+replaced even if it is not a known secret. Both functions take time in proportion to the length of the text, for any text.
 
 A secret of fewer than four characters cannot be told from other text: replacing every `ab` would leave no readable line. It is replaced
 where it is the whole text, and in a URL. Must never raise, and never look into what is not text.
@@ -17,7 +18,7 @@ import re
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote
@@ -33,13 +34,22 @@ _BASE64_MIN: Final = 6
 """Characters of base64 that must be sure before a text is taken for a secret's."""
 _PLAIN_WORDS: Final = frozenset({"true", "false", "none", "null"})
 """Never a secret, though the key of a property may sound like one."""
-_PASSWORD_IN_URL: Final = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"<>]*:)[^\s/@'\"<>]+(?=@)")
+EXCERPT_MAX: Final = 200
+"""Characters of a single foreign value in a message."""
+MESSAGE_MAX: Final = 2000
+"""Characters of a whole message that may repeat foreign text."""
+TEXT_MAX: Final = 4 * 1024 * 1024
+"""Characters of any text, the status page and a listing included."""
+# Both begin at `://` and cannot pass the next slash, so that no character is read for two of their beginnings.
+_PASSWORD_IN_URL: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@)")
+_PASSWORD_CUT_OFF: Final = re.compile(r"(?P<before>://[^\s/:@'\"<>]*+:)[^\s/@'\"<>]++(?=@|\Z)")
 _USER_OF_URL: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://(?P<name>[^/@:]*)(?::(?P<password>[^/]*))?@")
-_SECRET_PARAMETER: Final = re.compile(
-    r"[?&;][\w.-]*(?:password|passwd|secret|token|credential|authorization|api[._-]?key|access[._-]?key)[\w.-]*=(?P<value>[^&;\s]+)",
-    re.IGNORECASE,
-)
+_PARAMETER: Final = re.compile(r"[?&;](?P<name>[\w.-]++)=")
 """In a URL, for example `sc://host:15002/;token=…`."""
+_PARAMETER_VALUE: Final = re.compile(r"[^&;\s]+")
+_SECRET_NAME: Final = re.compile(r"password|passwd|secret|token|credential|authorization|api[._-]?key|access[._-]?key", re.IGNORECASE)
+_BASE64_EDGE: Final = 2
+"""Characters of base64 before what is sure of a secret, which hold some of its bits."""
 _TOKEN_MIN: Final = 12
 """Characters from which on the user of a URL without a password is taken for a token."""
 _BASE64: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
@@ -53,6 +63,8 @@ class Redactor:
         self._secrets: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._coded: re.Pattern[str] | None = None
+        self._longest = 0
+        """Characters of the longest form of a secret."""
         self.hide(secrets)
 
     def hide(self, secrets: Iterable[str]) -> None:
@@ -63,26 +75,49 @@ class Redactor:
                 return
             self._secrets |= new
             long = [secret for secret in self._secrets if len(secret) >= SHORT]
-            self._pattern = _any_of({form for secret in long for form in _forms(secret)})
-            self._coded = _any_of({form for secret in long for form in _base64_forms(secret)})
+            forms = {form for secret in long for form in _forms(secret)}
+            coded = {form for secret in long for form in _base64_forms(secret)}
+            # Before the patterns: `excerpt` must never cut with the margin of a smaller set.
+            self._longest = max(map(len, forms | coded), default=0) + _BASE64_EDGE
+            self._pattern = _any_of(forms)
+            self._coded = _any_of(coded)
 
     def redacted(self, text: str) -> str:
         """The text without secrets."""
+        return self._without_secrets(text, _PASSWORD_IN_URL)
+
+    def excerpt(self, text: str, length_max: int) -> str:
+        """The beginning of the text without secrets, and how much more there is."""
+        if len(text) <= length_max:
+            return self.redacted(text)
+        # A secret that begins within the bound ends within the margin, so it is found whole. One that begins later can be cut off by the
+        # end of the window: it stays there unchanged, so the last characters, as many as the margin has, are dropped.
+        margin = self._longest
+        window = text[: length_max + margin]
+        cut_off = len(window) < len(text)
+        shown = self._without_secrets(window, _PASSWORD_CUT_OFF if cut_off else _PASSWORD_IN_URL)
+        if cut_off:
+            shown = shown[: max(0, len(shown) - margin)]
+        return f"{shown[:length_max]}… ({len(text) - length_max:,} more characters)"
+
+    def document(self, value: Any, length_max: int | None = None) -> Any:
+        """The same for every text inside of a JSON document; keys and numbers stay, what JSON has no word for becomes text. With a
+        `length_max`, each text is an excerpt.
+        """
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {key: self.document(item, length_max) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.document(item, length_max) for item in value]
+        return self.redacted(str(value)) if length_max is None else self.excerpt(str(value), length_max)
+
+    def _without_secrets(self, text: str, password: re.Pattern[str]) -> str:
         if text in self._secrets:
             return MASK
         found = text if self._pattern is None else self._pattern.sub(MASK, text)
         found = found if self._coded is None else _without_coded(found, self._coded)
-        return _PASSWORD_IN_URL.sub(rf"\g<before>{MASK}", found) if "://" in found else found
-
-    def document(self, value: Any) -> Any:
-        """The same for every text inside of a JSON document; keys and numbers stay, what JSON has no word for becomes text."""
-        if value is None or isinstance(value, bool | int | float):
-            return value
-        if isinstance(value, Mapping):
-            return {key: self.document(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.document(item) for item in value]
-        return self.redacted(str(value))
+        return password.sub(rf"\g<before>{MASK}", found) if "://" in found else found
 
 
 _process = Redactor()
@@ -94,13 +129,22 @@ def hide(secrets: Iterable[str]) -> None:
 
 
 def redacted(text: str) -> str:
-    """The text without any secret that this process knows."""
-    return _process.redacted(text)
+    """The text without any secret that this process knows; of a text longer than `TEXT_MAX`, the beginning."""
+    return _process.excerpt(text, TEXT_MAX)
 
 
-def redacted_document(value: Any) -> Any:
-    """A JSON document without any secret that this process knows."""
-    return _process.document(value)
+def excerpt(text: str, length_max: int = EXCERPT_MAX) -> str:
+    """Foreign text as it may be repeated: its beginning, without any secret that this process knows.
+
+    The one way for text of others into messages, log lines and memory. Cutting by a slice is wrong: it can leave the first half of a
+    secret, which `redacted` then no longer finds.
+    """
+    return _process.excerpt(text, length_max)
+
+
+def redacted_document(value: Any, length_max: int | None = None) -> Any:
+    """A JSON document without any secret that this process knows; with a `length_max`, each text in it is an excerpt."""
+    return _process.document(value, length_max)
 
 
 def secrets_of(settings: BaseModel) -> frozenset[str]:
@@ -112,7 +156,7 @@ def _secrets_in(value: object) -> Iterable[str]:
     if isinstance(value, SecretStr):
         yield value.get_secret_value()
     elif isinstance(value, str):
-        yield from (found["value"] for found in _SECRET_PARAMETER.finditer(value))
+        yield from _secret_parameters(value)
         user = _USER_OF_URL.match(value)
         if user is not None and user["password"]:
             yield user["password"]
@@ -150,13 +194,22 @@ def _parts(secret: str) -> Iterable[str]:
     if found is not None:
         name, password = found["name"], found["password"] or ""
     inside = [password if password or found is None or len(name) < _TOKEN_MIN else name]
-    inside += [parameter["value"] for parameter in _SECRET_PARAMETER.finditer(secret)]
+    inside += _secret_parameters(secret)
     for one in [*inside, *map(unquote, inside)]:
         if len(one) >= SHORT and one.lower() not in _PLAIN_WORDS:
             yield one
     lines = secret.splitlines()
     if len(lines) > 1:
         yield from (line.strip() for line in lines if len(line.strip()) >= _LINE_MIN)
+
+
+def _secret_parameters(text: str) -> Iterator[str]:
+    """The values of parameters whose names say that they are secret."""
+    done = 0
+    for found in _PARAMETER.finditer(text):
+        if found.start() >= done and _SECRET_NAME.search(found["name"]) and (value := _PARAMETER_VALUE.match(text, found.end())):
+            yield value[0]
+            done = value.end()
 
 
 def _forms(secret: str) -> Iterable[str]:

@@ -13,7 +13,7 @@ from pydantic import Field, StrictBool, model_validator
 from archiver.settings_types import DataUri, Duration, FilePath, Group, Located, Secret, Size, bad_endpoint
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
-_PREFIX = re.compile(r"[A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*", re.ASCII)
+_PREFIX = re.compile(r"[A-Za-z0-9._=-]++(?:/[A-Za-z0-9._=-]++)*+", re.ASCII)
 _PREFIX_MAX = 512
 """Leaves as much of a key's 1,024 bytes to what lies below."""
 _REGION = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)

@@ -24,7 +24,7 @@ _QUANTITY_MAX = 2.0**52
 """Beyond it a float no longer counts in ones."""
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _TABLE_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*", re.ASCII)
-_MESSAGE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_MESSAGE = re.compile(r"[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+", re.ASCII)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]/]+):(?P<port>\d{1,5})", re.ASCII)
 _COLUMN = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -13,7 +13,8 @@ from typing import TypeVar
 
 _Batch = TypeVar("_Batch")
 _UNFIT = re.compile(
-    r"ModuleNotFoundError:|ImportError:|\[PYTHON_VERSION_MISMATCH\]|Cannot run program.*error=(?:2|8|13),|this worker runs version"
+    r"ModuleNotFoundError:|ImportError:|\[PYTHON_VERSION_MISMATCH\]|this worker runs version"
+    r"|Cannot run program(?:(?!Cannot run program|error=(?:2|8|13),).)*+error=(?:2|8|13),"
 )
 """What the error of a job says if trying again cannot help: packages, Python's version, Python itself (not there, no program, not ours to
 run; a lack of memory or processes goes by), our version."""
@@ -21,13 +22,15 @@ _SHORTAGE = re.compile(
     r"^(?:Caused by: )?(?:[\w.]+\.)?(?:(?:Arrow|OutOf)?MemoryError"
     r"|(?:BrokenPipe|ConnectionAborted|ConnectionRefused|ConnectionReset|Timeout)Error"
     r"|\w+: \[Errno (?:11|12|23|24|28|122)\])(?:\W|$)"
-    r"|Cannot run program.*error=(?:11|12|23|24|28)\b"
+    r"|Cannot run program(?:(?!Cannot run program|error=(?:11|12|23|24|28)\b).)*+error=(?:11|12|23|24|28)\b"
     r"|[Cc]annot allocate memory|No space left on device|Disk quota exceeded|Too many open files|can't start new thread"
 )
 """What it says of a worker that ran out of memory, disk, files, processes or a connection. By numbers: EAGAIN, ENOMEM, ENFILE, EMFILE,
 ENOSPC, EDQUOT."""
 _HANDLED = re.compile(
-    r"Traceback \(most recent call last\):(?:(?!Traceback \(most recent call last\):).)*?"
+    r"Traceback \(most recent call last\):"
+    r"(?:(?!Traceback \(most recent call last\):|The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception).)*+"
     r"(?:The above exception was the direct cause of the following|During handling of the above exception, another) exception",
     re.DOTALL,
 )
@@ -66,5 +69,7 @@ def shortage(error: BaseException) -> str | None:
 
 def _last(text: str, pattern: re.Pattern[str]) -> str | None:
     """The last line of the text that the pattern is in."""
+    from archiver.redaction import excerpt  # here, as workers import this module and never call this
+
     said = [line.strip() for line in text.splitlines() if pattern.search(line.strip())]
-    return said[-1][:_TEXT_MAX] if said else None
+    return excerpt(said[-1], _TEXT_MAX) if said else None

@@ -2,8 +2,9 @@
 
 Owns the set-up of the root logger, done once by the composition root. A module logs by `logging.getLogger(__name__)` and passes its values
 by `extra={...}`; they become fields of the line. Promises that no secret that `archiver.redaction` knows stands in a line, be it in the
-message, in a value or in a traceback, and that an event is one line whatever its texts are (on a terminal, a traceback follows it). Must
-never write to standard output, which belongs to the commands.
+message, in a value or in a traceback; that an event is one line for any text (on a terminal, a traceback follows it); and that a line is
+bounded: `TEXT_MAX` characters of the message and of each value, `TRACEBACK_MAX` of the traceback. Must never write to standard output,
+which belongs to the commands.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
-from archiver.redaction import redacted, redacted_document
+from archiver.redaction import excerpt, redacted_document
 from archiver.telemetry_metrics import METRICS, Metric
 from archiver.wording import in_sight
 
@@ -25,6 +27,13 @@ QUIET = ("py4j", "pyspark", "pyiceberg", "urllib3", "botocore")
 """Libraries whose informative messages say nothing to our operators; their warnings pass."""
 
 
+TEXT_MAX = 8 * 1024
+"""Characters of a message, and of a value: what others sent may stand in both."""
+TRACEBACK_MAX = 64 * 1024
+_SUMMARY_MAX = 2000
+"""Characters of the error itself behind a traceback that was cut."""
+
+
 class JsonLines(logging.Formatter):
     """One JSON object per event: time, level, logger, message, the values given by `extra`, and the traceback as one text."""
 
@@ -33,11 +42,11 @@ class JsonLines(logging.Formatter):
             "time": _instant(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(record.getMessage()),
+            "message": excerpt(record.getMessage(), TEXT_MAX),
             **_values(record),
         }
         if record.exc_info:
-            line["traceback"] = redacted(self.formatException(record.exc_info))
+            line["traceback"] = _traceback(self.formatException(record.exc_info), record.exc_info[1])
         return in_sight(json.dumps(line, ensure_ascii=False))
 
 
@@ -46,9 +55,11 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         values = "".join(f" {name}={value}" for name, value in _values(record).items())
-        text = in_sight(f"{redacted(record.getMessage())}{values}", kept="")
+        text = in_sight(f"{excerpt(record.getMessage(), TEXT_MAX)}{values}", kept="")
         line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}"
-        return f"{line}\n{in_sight(redacted(self.formatException(record.exc_info)))}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        return f"{line}\n{in_sight(_traceback(self.formatException(record.exc_info), record.exc_info[1]))}"
 
 
 def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
@@ -70,6 +81,20 @@ def _instant(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _traceback(text: str, error: BaseException | None) -> str:
+    """The traceback; of one that is cut, the error at its end too."""
+    if len(text) <= TRACEBACK_MAX:
+        return excerpt(text, TRACEBACK_MAX)
+    return f"{excerpt(text, TRACEBACK_MAX)}\n{type(error).__name__}: {excerpt(str(error), _SUMMARY_MAX)}"
+
+
 def _values(record: logging.LogRecord) -> dict[str, object]:
     """What the caller passed by `extra`; what JSON has no word for, as text."""
-    return {name: redacted_document(value) for name, value in vars(record).items() if name not in _OWN}
+    return {name: _bounded(value) for name, value in vars(record).items() if name not in _OWN}
+
+
+def _bounded(value: object) -> object:
+    if isinstance(value, Mapping | list | tuple):
+        text = json.dumps(document := redacted_document(value), ensure_ascii=False)
+        return document if len(text) <= TEXT_MAX else excerpt(text, TEXT_MAX)
+    return redacted_document(value, TEXT_MAX)

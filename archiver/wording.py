@@ -1,6 +1,6 @@
 """Numbers, times and foreign texts as people read them, in one place: `1 record`, `12,345 records`, `2026-01-02 03:04:05 UTC`.
 
-Pure. Documents for programs have numbers as numbers and times as ISO 8601 instead.
+Documents for programs have numbers as numbers and times as ISO 8601 instead.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import unicodedata
 from datetime import UTC, datetime, timedelta
+
+from archiver.redaction import excerpt
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
 """Control, format (which reverse the direction), surrogates, private use, line and paragraph separators."""
@@ -36,5 +38,5 @@ def in_sight(text: str, kept: str = "\n") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error whose text has many lines says first, at most `FIRST_LINE_MAX` characters; its type if it says nothing."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:FIRST_LINE_MAX]
+    """What an error whose text has many lines says first, an excerpt of it; its type if it says nothing."""
+    return excerpt(next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__), FIRST_LINE_MAX)

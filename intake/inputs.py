@@ -18,6 +18,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from archiver.errors import InvalidInput, RecordRefused
 from archiver.proto import produce_pb2 as pb
+from archiver.redaction import excerpt
 from intake.parquet_batches import batches_from
 from intake.record_json import INPUT_FIELDS, SEQUENCE_ADVICE, Input, parse_record_json, resolve_topic
 from intake.records import HEADER_COST_BYTES, Record, validate
@@ -178,12 +179,12 @@ def _check_columns(schema: pa.Schema) -> None:
         if field.name == "sequence":
             raise InvalidInput(f"column 'sequence' {SEQUENCE_ADVICE}")
         if field.name not in _PARQUET_TYPES:
-            raise InvalidInput(f"unknown column {field.name!r}; the columns are {', '.join(INPUT_FIELDS)}")
+            raise InvalidInput(f"unknown column {excerpt(field.name)!r}; the columns are {', '.join(INPUT_FIELDS)}")
         if schema.names.count(field.name) > 1:
             raise InvalidInput(f"column {field.name!r} is there twice")
         wanted, fits = _PARQUET_TYPES[field.name]
         if not fits(field.type):
-            raise InvalidInput(f"column {field.name!r} is of type {field.type}; it must be {wanted}")
+            raise InvalidInput(f"column {field.name!r} is of type {excerpt(str(field.type))}; it must be {wanted}")
     if "value" not in schema.names:
         raise InvalidInput("column 'value' is missing; it may be null in every row, but it must be there")
 

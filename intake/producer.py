@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from archiver.errors import ArchiverError, InvalidInput, NotFound, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
 from archiver.ids import TopicPartition
+from archiver.redaction import excerpt
 from intake.acknowledgements import PendingBatch, PendingRecord
 from intake.batch_sending import check_sequence
 from intake.producers import Refusal
@@ -235,8 +236,9 @@ def _check_transactional_id(found: object) -> None:
     if not isinstance(found, str):
         raise InvalidInput(f"a transactional id is text; {found!r:.60} is of type {type(found).__name__}")
     if not 0 < (count := len(found.encode("utf-8", "surrogatepass"))) <= TRANSACTIONAL_ID_BYTES_MAX:
-        shown = repr(found[:ID_SHOWN_MAX]) + ("…" if len(found) > ID_SHOWN_MAX else "")
-        raise InvalidInput(f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; {shown} has {count}")
+        raise InvalidInput(
+            f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; {excerpt(found, ID_SHOWN_MAX)!r} has {count}"
+        )
 
 
 def _undecided(batch: pa.Table | pa.RecordBatch) -> bool:

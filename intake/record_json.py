@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from archiver.errors import InvalidInput
+from archiver.redaction import excerpt
 from intake.records import Record
 
 INPUT_FIELDS = ("topic", "partition", "timestamp", "key", "value", "headers")
@@ -64,7 +65,7 @@ def parse_record_json(line: str, where: str, topic: str | None, text: bool) -> I
         raise InvalidInput(f"{where}: the field 'sequence' {SEQUENCE_ADVICE}")
     unknown = [name for name in document if name not in INPUT_FIELDS]
     if unknown:
-        raise InvalidInput(f"{where}: unknown field {unknown[0]!r}; the fields are {', '.join(INPUT_FIELDS)}")
+        raise InvalidInput(f"{where}: unknown field {excerpt(unknown[0])!r}; the fields are {', '.join(INPUT_FIELDS)}")
     if "value" not in document:
         raise InvalidInput(f"{where}: the field 'value' is missing; null makes a tombstone")
     return Input(
@@ -89,7 +90,7 @@ def resolve_topic(found: object, given: str | None, where: str) -> str:
     if not isinstance(found, str):
         raise InvalidInput(f"{where}: 'topic' is {_json_type(found)}; it must be text")
     if given is not None and found != given:
-        raise InvalidInput(f"{where}: 'topic' is {found!r}, but the input as a whole is for {given!r}; leave one of them out")
+        raise InvalidInput(f"{where}: 'topic' is {excerpt(found)!r}, but the input as a whole is for {given!r}; leave one of them out")
     return found
 
 
@@ -116,7 +117,7 @@ def record_json(
         "timestamp": None if timestamp_us is None else format_time(timestamp_us),
         "key": _shown(key, "key", where, text),
         "value": _shown(value, "value", where, text),
-        "headers": [[name, _shown(content, f"header {name!r}", where, text)] for name, content in headers],
+        "headers": [[name, _shown(content, f"header {excerpt(name)!r}", where, text)] for name, content in headers],
         "ingest_timestamp": format_time(ingest_us),
         "batch_start": batch_start,
         "from": source,
@@ -133,16 +134,16 @@ def format_time(time_us: int) -> str:
 def parse_time(text: str) -> int:
     """The inverse of `format_time`, for any offset from UTC; raises `ValueError`."""
     if not _TIME.fullmatch(text):
-        raise ValueError(f"{text!r} is no time like 2026-01-02T03:04:05.678901Z")
+        raise ValueError(f"{excerpt(text)!r} is no time like 2026-01-02T03:04:05.678901Z")
     return (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
 
 
 def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {double!r} is there twice")
+    fields: dict[str, object] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"the field {excerpt(name)!r} is there twice")
+        fields[name] = value
     return fields
 
 
@@ -189,7 +190,7 @@ def _headers(found: object, where: str, text: bool) -> tuple[tuple[str, bytes | 
         name, value = pair
         if not isinstance(name, str):
             raise InvalidInput(f"{where}: the name of header {position} is {_json_type(name)}; it must be text")
-        headers.append((name, _bytes(value, f"header {name}", where, text)))
+        headers.append((name, _bytes(value, f"header {excerpt(name)}", where, text)))
     return tuple(headers)
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from archiver.errors import RecordRefused
+from archiver.redaction import excerpt
 from intake.layout import ArrowArray, binary_lengths, header_lengths, list_array, list_lengths
 
 HEADER_COST_BYTES = 16
@@ -113,9 +114,9 @@ def _validate_headers(headers: object) -> None:
         try:
             name.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise RecordRefused(f"the name of header {position} ({name!r}) cannot be written as UTF-8: {error.reason}") from error
+            raise RecordRefused(f"the name of header {position} ({excerpt(name)!r}) cannot be written as UTF-8: {error.reason}") from error
         if value is not None and not isinstance(value, bytes):
-            raise RecordRefused(f"the value of header {name!r} is of type {type(value).__name__}; it must be bytes or None")
+            raise RecordRefused(f"the value of header {excerpt(name)!r} is of type {type(value).__name__}; it must be bytes or None")
 
 
 def _validate_timestamp(timestamp_us: object) -> None:
@@ -145,7 +146,7 @@ def normalise_batch(batch: pa.RecordBatch, record_bytes_max: int) -> NormalBatch
     known = [*RECORD_SCHEMA.names, "partition"]
     for name in names:
         if name not in known:
-            raise RecordRefused(f"the batch has a column {name!r}; the columns are {', '.join(known)}")
+            raise RecordRefused(f"the batch has a column {excerpt(name)!r}; the columns are {', '.join(known)}")
         if names.count(name) > 1:
             raise RecordRefused(f"the batch has {names.count(name)} columns named {name!r}")
     if "value" not in names:
@@ -171,7 +172,7 @@ def _binary_column(batch: pa.RecordBatch, name: str) -> ArrowArray:
     if pa.types.is_null(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.binary())
     if not pa.types.is_binary(column.type):
-        raise RecordRefused(f"the column {name!r} is of type {column.type}; it must be binary")
+        raise RecordRefused(f"the column {name!r} is of type {excerpt(str(column.type))}; it must be binary")
     return column
 
 

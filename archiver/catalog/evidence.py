@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from archiver.catalog.layout import WATERMARKS
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
 from archiver.errors import Corrupted
+from archiver.redaction import excerpt
 
 VERSION = 1
 
@@ -79,7 +80,7 @@ class Evidence:
                 raise ValueError("not a whole number")
             return cls(numbers[0], numbers[1], numbers[2], uuid.UUID(document["commit"]), offsets)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupted(f"table property {WATERMARKS} cannot be understood ({error}): {text[:200]!r}") from error
+            raise Corrupted(f"table property {WATERMARKS} cannot be understood ({error}): {excerpt(text)!r}") from error
 
     def offset(self, partition: int) -> int:
         """The partition's watermark; 0 for one that is younger than the commit."""

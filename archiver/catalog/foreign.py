@@ -23,6 +23,7 @@ from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES
 from archiver.catalog.tables import SnapshotView, TableView
 from archiver.errors import Corrupted
 from archiver.ledger.views import TopicLedger
+from archiver.redaction import excerpt
 
 VERSION = 1
 CHANGES_MAX = 50
@@ -119,7 +120,7 @@ class ExpiredChanges:
                 raise ValueError("not a whole number")
             return cls(tuple(_change(one) for one in document["changes"]), kept)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Corrupted(f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {text[:200]!r}") from error
+            raise Corrupted(f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {excerpt(text)!r}") from error
 
 
 def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:

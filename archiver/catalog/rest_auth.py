@@ -21,6 +21,7 @@ from pyiceberg.catalog.rest.auth import AuthManager
 
 from archiver.clock import Clock
 from archiver.errors import ArchiverError, CatalogAway, Halt
+from archiver.redaction import excerpt
 
 TOKEN = "token"  # noqa: S105 - the name of a property
 CREDENTIAL = "credential"
@@ -36,7 +37,6 @@ MARGIN_SHARE = 0.25
 
 _TOKEN = re.compile(r"[!-~]+")
 """What can stand in a header: RFC 6749 allows printable ASCII, of which a space would end it."""
-_TOLD_MAX = 200
 """Characters of a token server's own words that are repeated."""
 _BUSY = frozenset({408, 425, 429})
 
@@ -210,7 +210,7 @@ def _told(document: Mapping[str, Any]) -> str:
     error = document.get("error")
     words = [error.get("type"), error.get("message")] if isinstance(error, dict) else [error, document.get("error_description")]
     said = " ".join(str(word) for word in words if word)
-    return f": {said[:_TOLD_MAX]}" if said else ""
+    return f": {excerpt(said)}" if said else ""
 
 
 def _seconds(value: object) -> float:

@@ -36,7 +36,7 @@ from archiver.cli import (
 )
 from archiver.cli.exits import FINE, INTERRUPTED, USAGE, exit_code
 from archiver.errors import ArchiverError
-from archiver.redaction import guard_tracebacks, redacted
+from archiver.redaction import excerpt, guard_tracebacks
 from archiver.wording import in_sight
 
 app = typer.Typer(
@@ -81,6 +81,8 @@ app.add_typer(dlq.app, name="dlq")
 app.add_typer(schema.app, name="schema")
 
 
+_ERROR_MAX = 64 * 1024
+"""Characters of the error that ends a command; the problems of a configuration are many lines."""
 _LOOKED = "nothing was changed"
 _INTERRUPTED = {
     "produce": "what was acknowledged is safe",
@@ -121,7 +123,7 @@ def run(arguments: list[str]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ArchiverError as error:
-        print(in_sight(redacted(f"error: {error}")), file=sys.stderr)
+        print(in_sight(excerpt(f"error: {error}", _ERROR_MAX)), file=sys.stderr)
         return exit_code(error)
     if result == INTERRUPTED:  # Typer answers Ctrl-C with this code.
         what = _INTERRUPTED.get(next(iter(arguments), ""), "")

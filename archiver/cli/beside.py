@@ -27,6 +27,7 @@ from archiver.daemon_proof import CHALLENGE_BYTES, PROOF_HEADER, is_proven
 from archiver.errors import ArchiverError, Halt, InvalidInput, LeaseHeld, OutcomeUnknown, RetryLater
 from archiver.exits import USAGE, WRONG
 from archiver.ids import IdSource, SystemIds
+from archiver.redaction import excerpt
 from archiver.web.tls import client_context
 
 if TYPE_CHECKING:
@@ -245,10 +246,14 @@ def _document(text: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise OutcomeUnknown(f"{where} answers what this version does not understand: {text[:80]!r}") from error
+        raise OutcomeUnknown(f"{where} answers what this version does not understand: {_shown(text)}") from error
     if not isinstance(found, dict):
-        raise OutcomeUnknown(f"{where} answers what this version does not understand: {text[:80]!r}")
+        raise OutcomeUnknown(f"{where} answers what this version does not understand: {_shown(text)}")
     return found
+
+
+def _shown(text: bytes) -> str:
+    return repr(excerpt(text.decode("utf-8", "replace"), 80))
 
 
 def _error(told: dict[str, Any], where: str) -> ArchiverError:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # t
 from archiver.clock import Clock
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
 from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
-from archiver.redaction import redacted
+from archiver.redaction import MESSAGE_MAX, excerpt
 from intake.sources.kafka_client import common_properties, id_bytes, is_leaderless, later, unmade
 from intake.sources.kafka_client_log import ClientEar, ClientListener, ClientLog
 from intake.sources.kafka_numbers import known_size
@@ -34,7 +34,7 @@ POLL_S = 0.1
 """How often it is looked whether the process is to stop."""
 HEARD_MAX = 16
 """Of what the client says of its connections, the newest."""
-_STATE = re.compile(r" \(after \d+ms in state .*\)$")
+_STATE = re.compile(r" \(after \d++ms in state [^()]*+\)$")
 _SILENT = logging.getLogger(f"{__name__}.silent")
 _SILENT.disabled = True
 _NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)  # noqa: SLF001 - the library's public names begin so
@@ -249,7 +249,7 @@ class KafkaTopic:
 
     def _told_of(self, error: KafkaError, what: str) -> ArchiverError:
         """What an error of one record says, by what must be done next."""
-        code, words = error.code(), redacted(error.str())
+        code, words = error.code(), excerpt(error.str(), MESSAGE_MAX)
         if code in _TOO_LARGE:
             return Halt(
                 f"the control topic {self._topic} refuses {what} as too large; raise max.message.bytes of the topic (or message.max.bytes "
@@ -279,4 +279,4 @@ def _hear(heard: deque[KafkaError], log: Callable[[KafkaError], None], error: Ka
 
 def _why(error: KafkaError) -> str:
     """Without the broker and the milliseconds, so that what lasts is told alike."""
-    return redacted(_STATE.sub("", error.str().partition(": ")[2] or error.str()))
+    return _STATE.sub("", excerpt(error.str().partition(": ")[2] or error.str(), MESSAGE_MAX))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid
-from archiver.redaction import redacted
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.settings import Settings
 from archiver.settings_telemetry import OtlpSettings
 from archiver.status.families import Family
@@ -82,7 +82,7 @@ class OtlpExport:
 
     def _tell(self, url: str, why: str | None) -> None:
         if why is not None and not self._failing:
-            _log.warning("metrics do not get to the collector %s, and are sent anew: %s", url, redacted(why))
+            _log.warning("metrics do not get to the collector %s, and are sent anew: %s", url, excerpt(why, MESSAGE_MAX))
         elif why is None and self._failing:
             _log.info("metrics get to the collector %s again", url)
         self._failing = why is not None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from archiver.control_topic.publisher import EventPublisher, PublishedState
 from archiver.daemon.cycles import Told, told_of
 from archiver.errors import ArchiverError, LeaseHeld
-from archiver.redaction import redacted
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.wording import counted
 
 
@@ -49,10 +49,10 @@ class Publication:
             return Told("skipped", f"{held.holder} publishes", idle=True)
         except ArchiverError as error:
             before = publisher.state.trouble
-            publisher.look(redacted(str(error)))
+            publisher.look(excerpt(str(error), MESSAGE_MAX))
             return replace(told_of(error), idle=publisher.state.trouble == before)  # one that lasts is no news each second
         except Exception as error:
-            publisher.look(redacted(told_of(error).line))
+            publisher.look(excerpt(told_of(error).line, MESSAGE_MAX))
             raise
         publisher.look(None)
         if not events:

@@ -15,7 +15,7 @@ from archiver.errors import ArchiverError
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leadership import Leadership
 from archiver.log.store import Log
-from archiver.redaction import redacted
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.settings import Settings
 from archiver.status.history import LagHistory
 from archiver.status.numbers import LogNumbers, Numbers, SourceNumbers, Watched
@@ -83,7 +83,7 @@ class Sight:
         ledger = self._ledger(at)  # first, or an archive may seem to reach beyond the intake log
         intake = at.intake()
         now_us = self._clock.now_us()
-        told = {topic: redacted(why) for topic, why in stuck.items()}
+        told = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
         found = standing(
             intake, ledger, at.settings.topics, now_us, told, archive=at.settings.archive, skew_max_s=at.settings.intake.clock_skew_max
         )

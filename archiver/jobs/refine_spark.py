@@ -16,6 +16,7 @@ from archiver.errors import Halt, RetryLater
 from archiver.jobs.plan import Plan
 from archiver.jobs.refined import PlanResult, RefineJob, TaskDescriptor, pack, unpack_result
 from archiver.jobs.worker import refine_batches
+from archiver.redaction import excerpt
 from archiver.spark_tasks import handed_out
 from archiver.spark_watch import JobWatch, Pulse, beside
 from archiver.spark_worker import same_version, shortage, unfit
@@ -92,4 +93,4 @@ def _result_of(plan: Plan, found: dict[object, PlanResult]) -> PlanResult:
 def _last_line(error: BaseException) -> str:
     """Of a Python traceback: the exception itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("at ")]
-    return (lines[-1] if lines else type(error).__name__)[:500]
+    return excerpt(lines[-1] if lines else type(error).__name__, 500)

@@ -18,6 +18,7 @@ from archiver.jobs.undecoded import DoubtedFile, doubted_archives, doubted_files
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.objects.store import ObjectStore
+from archiver.redaction import excerpt
 from archiver.schema.causes import told
 from archiver.settings import TopicSettings
 from intake.backlog import Backlog
@@ -110,5 +111,5 @@ class UndecodedListing:
             for partition, offset, side, cause, error in batch.told():
                 if partitions is None or partition in partitions:
                     counts[side, cause] += 1
-                    shown = {"side": side, "cause": cause, "error": error[:ERROR_CHARACTERS_MAX], "archive": file.name}
+                    shown = {"side": side, "cause": cause, "error": excerpt(error, ERROR_CHARACTERS_MAX), "archive": file.name}
                     yield {"partition": partition, "offset": offset, **shown}

@@ -10,6 +10,7 @@ import re
 from typing import Final
 
 from archiver.errors import InvalidInput
+from archiver.redaction import excerpt
 
 KEY_BYTES_MAX: Final = 1024
 """UTF-8 bytes of a whole key (S3)."""
@@ -65,9 +66,9 @@ def _check_length(text: str, key: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"object key {key!r} is not valid Unicode") from error
+        raise InvalidInput(f"object key {excerpt(key)!r} is not valid Unicode") from error
     if size > KEY_BYTES_MAX:
-        raise InvalidInput(f"object key {key[:80]!r}… has {size} bytes; at most {KEY_BYTES_MAX} are possible")
+        raise InvalidInput(f"object key {excerpt(key, 80)!r} has {size} bytes; at most {KEY_BYTES_MAX} are possible")
 
 
 def _check_component(component: str, key: str) -> None:
@@ -76,7 +77,7 @@ def _check_component(component: str, key: str) -> None:
     if _CONTROL.search(component):
         raise InvalidInput(f"object key {key!r} has a control character")
     if len(component.encode()) > COMPONENT_BYTES_MAX:
-        raise InvalidInput(f"object key {key[:80]!r}… has a component of more than {COMPONENT_BYTES_MAX} bytes")
+        raise InvalidInput(f"object key {excerpt(key, 80)!r} has a component of more than {COMPONENT_BYTES_MAX} bytes")
 
 
 def _check_not_reserved(key: str) -> None:

@@ -35,6 +35,7 @@ from archiver.objects.s3_upload import Creator, Upload
 from archiver.objects.s3_uploads import OpenUpload, abort_upload, open_uploads
 from archiver.objects.spool import Spool
 from archiver.objects.store import ObjectInfo
+from archiver.redaction import excerpt
 from archiver.settings_data import bad_s3_uri
 
 SPOOL: Final = "archiver-spool-"
@@ -222,7 +223,7 @@ class S3ObjectStore:
         path = self._prefix + key
         if len(path.encode()) > KEY_BYTES_MAX:
             raise InvalidInput(
-                f"object key {key[:80]!r}… is too long below {self._root}: {KEY_BYTES_MAX} bytes are possible with the prefix"
+                f"object key {excerpt(key, 80)!r} is too long below {self._root}: {KEY_BYTES_MAX} bytes are possible with the prefix"
             )
         return path
 

@@ -33,6 +33,8 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
+from archiver.redaction import excerpt
+
 SDK_ERRORS: Final = (BotoCoreError, ClientError, ResponseParserError, HTTPError, OSError, ValueError)
 """Everything that a call may raise: `ValueError` for an endpoint it cannot use, the last four also while a body is read."""
 
@@ -138,4 +140,4 @@ def _no(status: int, code: str, said: str) -> Judged:
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500]
+    return excerpt(f"{type(error).__name__}: {error}", 500)

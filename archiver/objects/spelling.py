@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from archiver.errors import InvalidInput
 from archiver.objects.store import ObjectStore
+from archiver.redaction import excerpt
 
 _ROUNDS_MAX = 100
 """Times that a path may have been percent-encoded over."""
@@ -77,7 +78,7 @@ def _decoded(path: str) -> str:
         if decoded == path:
             return path
         path = decoded
-    raise InvalidInput(f"path {path[:80]!r}… is percent-encoded more than {_ROUNDS_MAX} times")
+    raise InvalidInput(f"path {excerpt(path, 80)!r} is percent-encoded more than {_ROUNDS_MAX} times")
 
 
 class NamedFiles:

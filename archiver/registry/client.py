@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, RetryLater
+from archiver.redaction import excerpt
 from archiver.registry.http import RegistryHttp
 from archiver.settings import ConfluentSettings
 
@@ -144,7 +145,7 @@ class RegistryClient:
             raise self._strange(f"{where} what is no version")
         version, number, kind, text = (found.get(key) for key in ("version", "id", "schemaType", "schema"))
         if not _is_whole(version, 1, _VERSION_MAX) or not _is_whole(number, 0, _ID_MAX):
-            raise self._strange(f"{where} a version {str(version)[:40]!r} or an id {str(number)[:40]!r} that is no number")
+            raise self._strange(f"{where} a version {excerpt(str(version), 40)!r} or an id {excerpt(str(number), 40)!r} that is no number")
         if not isinstance(text, str) or not isinstance(kind, str | None) or not (kind or "").isprintable():
             raise self._strange(f"{where} a version {version} without a schema")
         try:
@@ -162,7 +163,7 @@ class RegistryClient:
             texts = isinstance(name, str) and isinstance(subject, str) and 1 <= len(name) <= _NAME_MAX and 1 <= len(subject) <= _NAME_MAX
             if texts and str(subject).isprintable() and _is_whole(version, 1, _VERSION_MAX):
                 return Reference(str(name), str(subject), version)
-        raise self._strange(f"a reference that is none: {str(found)[:120]!r}")
+        raise self._strange(f"a reference that is none: {excerpt(str(found), 120)!r}")
 
     def _strange(self, what: str) -> ConfigInvalid:
         return ConfigInvalid(f"the schema registry {self._settings.url} answers {what}; is the address right?")

@@ -23,6 +23,7 @@ from pathlib import Path
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from archiver.errors import ConfigInvalid, RetryLater
+from archiver.redaction import excerpt
 from archiver.registry.builtin import builtin_texts
 from archiver.registry.folders import ProtoFolders
 from archiver.settings import CompileSettings, ProtosSettings
@@ -144,7 +145,7 @@ class ProtoCompiler:
             return f"{where} cannot be compiled: the compiler died of signal {-code}"
         lines = [_ROOT.sub("", line) for line in said.splitlines() if not _CHATTER.search(line)]
         more = [f"and {len(lines) - _LINES_SHOWN} more lines"] if len(lines) > _LINES_SHOWN else []
-        return "\n  ".join([f"{where} does not compile:", *lines[:_LINES_SHOWN], *more])
+        return "\n  ".join([f"{where} does not compile:", *map(excerpt, lines[:_LINES_SHOWN]), *more])
 
 
 def _too_much(where: str, what: str, setting: str) -> str:

@@ -22,13 +22,13 @@ from urllib.parse import urljoin, urlsplit
 
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, NotFound, RetryLater
+from archiver.redaction import excerpt
 from archiver.settings import ConfluentSettings
 
 _REDIRECTS_MAX = 3
 _AGAIN = frozenset({408, 425, 429})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CHUNK = 64 * 1024
-_SAID_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class RegistryHttp:
             found = _led_to(f"{self._scheme}://{urlsplit(self._settings.url).netloc}{target}", answer.location)
             if _origin(found) != self._origin:
                 raise ConfigInvalid(
-                    f"the schema registry {self._settings.url} sends us to {_origin(found)[:_SAID_MAX]!r}, another host; nothing is asked "
+                    f"the schema registry {self._settings.url} sends us to {excerpt(_origin(found))!r}, another host; nothing is asked "
                     "there; write the registry's own address as schema_registry.confluent.url"
                 )
             parts = urlsplit(found)
@@ -147,7 +147,7 @@ class RegistryHttp:
         except (OSError, http.client.HTTPException, UnicodeError) as error:  # the last: a host or a path that cannot be asked for
             if late.is_set() or isinstance(error, TimeoutError):
                 return _Trouble(f"it took longer than {left_s:.3g} s", slow=reached, unreached=not reached)
-            return _Trouble(f"{type(error).__name__}: {str(error)[:_SAID_MAX]}", unreached=not reached)
+            return _Trouble(f"{type(error).__name__}: {excerpt(str(error))}", unreached=not reached)
         if answer.status in _AGAIN or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             return _Trouble(f"it answers with status {answer.status}{self._said(answer.body)}")
         return answer
@@ -209,19 +209,17 @@ class RegistryHttp:
         """What an answer means."""
         url, status, body = self._settings.url, answer.status, answer.body
         if status == HTTPStatus.NOT_FOUND:
-            raise NotFound(f"the schema registry {url} has nothing at {path[:_SAID_MAX]}{self._said(body)}")
+            raise NotFound(f"the schema registry {url} has nothing at {excerpt(path)}{self._said(body)}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise ConfigInvalid(
                 f"the schema registry {url} refuses us with status {status}{self._said(body)}; correct schema_registry.confluent.auth"
             )
         if status != HTTPStatus.OK:
-            raise ConfigInvalid(f"the schema registry {url} answers {path[:_SAID_MAX]} with status {status}{self._said(body)}")
+            raise ConfigInvalid(f"the schema registry {url} answers {excerpt(path)} with status {status}{self._said(body)}")
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise ConfigInvalid(
-                f"the schema registry {url} answers {path[:_SAID_MAX]} with what is no JSON; is the address right?"
-            ) from error
+            raise ConfigInvalid(f"the schema registry {url} answers {excerpt(path)} with what is no JSON; is the address right?") from error
 
     def _said(self, body: bytes) -> str:
         """The registry's own reason, if it gives one; without our secrets, should it repeat them."""
@@ -234,7 +232,7 @@ class RegistryHttp:
             return ""
         for secret in self._secrets:
             message = message.replace(secret, "***")
-        return f": {message[:_SAID_MAX]!r}"
+        return f": {excerpt(message)!r}"
 
 
 def _not_late(late: threading.Event) -> None:

@@ -21,7 +21,7 @@ from archiver.registry.builtin import builtin_descriptors
 ELEMENTS_MAX = 100_000
 """Messages, fields and enum values that one serialized schema may declare. Each can take 100 bytes of memory for 2 bytes of the schema."""
 _DEPTH_MAX = 64
-_BASE64 = re.compile(rb"[A-Za-z0-9+/\s]+={0,2}\s*")
+_BASE64 = re.compile(rb"[A-Za-z0-9+/\s]++={0,2}+\s*+")
 """No `.proto` text that declares something: each has a semicolon or a brace."""
 _LENGTH_DELIMITED = 2
 

@@ -18,6 +18,7 @@ from google.protobuf import descriptor_pb2
 
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, NotFound
+from archiver.redaction import excerpt
 from archiver.registry.client import PROTOBUF, Reference, Registered, RegistryClient
 from archiver.registry.compile import ProtoCompiler
 from archiver.registry.serialized import complete_set, is_serialized, parse_serialized
@@ -60,7 +61,7 @@ class SubjectSource:
         except NotFound as error:
             raise ConfigInvalid(f"{error}; register a schema under the subject {subject}, or correct `subject`") from error
         if newest.kind != PROTOBUF:
-            raise ConfigInvalid(f"{newest.told} is of the type {newest.kind[:40]}; only PROTOBUF can be archived with a schema")
+            raise ConfigInvalid(f"{newest.told} is of the type {excerpt(newest.kind, 40)}; only PROTOBUF can be archived with a schema")
         data = self._compiled(newest, until_s)
         home = _root_file(data, _root_name(newest))
         message = _message(home, settings.message, known, newest)
@@ -181,7 +182,7 @@ class _Closure:
                 f"{referring.told} refers to version {reference.version} of subject {reference.subject}, which is not there: {error}"
             ) from error
         if found.kind != PROTOBUF:
-            raise ConfigInvalid(f"{referring.told} refers to {found.told}, which is of the type {found.kind[:40]} and not PROTOBUF")
+            raise ConfigInvalid(f"{referring.told} refers to {found.told}, which is of the type {excerpt(found.kind, 40)} and not PROTOBUF")
         return found
 
     def _keep(self, name: str, text: bytes, top: Registered) -> None:
@@ -199,7 +200,7 @@ def _import_name(reference: Reference, referring: Registered) -> str:
     name = reference.name
     parts = name.split("/")
     if not name.isprintable() or {"", ".", ".."} & set(parts) or any(len(part.encode()) > 255 for part in parts) or "\\" in name:
-        raise ConfigInvalid(f"{referring.told} has a reference with the name {name[:80]!r}, which is no name of a file to import")
+        raise ConfigInvalid(f"{referring.told} has a reference with the name {excerpt(name, 80)!r}, which is no name of a file to import")
     if name == _root_name(referring):
         raise ConfigInvalid(f"{referring.told} has a reference with the name {name!r}, which is kept for itself; rename the import")
     return name

@@ -84,19 +84,19 @@ def _ordered(files: Files, message: str, where: str) -> list[str]:
 
     A file that extends a message which `message` can contain is needed too, and may bring further messages.
     """
-    order: list[str] = []
+    order: dict[str, None] = {}
     _visit(files, _home(files, message, where), order, (), where)
     extending = [one for one in files.values() if any(_extensions(one))]
     while True:
         inside = _contained([files[name] for name in order], message)
         more = [one.name for one in extending if one.name not in order and any(ext.extendee in inside for ext in _extensions(one))]
         if not more:
-            return order
+            return list(order)
         for name in sorted(more):
             _visit(files, name, order, (), where)
 
 
-def _visit(files: Files, name: str, order: list[str], above: tuple[str, ...], where: str) -> None:
+def _visit(files: Files, name: str, order: dict[str, None], above: tuple[str, ...], where: str) -> None:
     if name in order:
         return
     if name in above:
@@ -107,7 +107,7 @@ def _visit(files: Files, name: str, order: list[str], above: tuple[str, ...], wh
         raise ConfigInvalid(f"{where}: {above[0]} reaches {name} through more than {IMPORTS_DEEP_MAX} imports; flatten them")
     for dependency in files[name].dependency:
         _visit(files, dependency, order, (*above, name), where)
-    order.append(name)
+    order[name] = None
 
 
 def _home(files: Files, message: str, where: str) -> str:

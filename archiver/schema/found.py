@@ -30,16 +30,17 @@ def _take_in(struct: Json, columns: Sequence[Json]) -> None:
     """Add columns of an older version that the struct lacks, and look into those that it has."""
     fresh = not struct["fields"]
     have = {one["id"]: one for one in struct["fields"]}
+    taken = {one["name"] for one in struct["fields"]}
     for column in columns:
         known = have.get(column["id"])
         if known is not None:
             for ours, theirs in zip(_structs(known["type"]), _structs(column["type"]), strict=False):
                 _take_in(ours, theirs["fields"])
             continue
-        taken = {one["name"] for one in struct["fields"]}
         name = column["name"]
         while name in taken:  # of a column that gave way to another one under its name
             name = f"{name}_{column['id']}"
+        taken.add(name)
         struct["fields"].append({**column, "name": name, "required": column["required"] and fresh})
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from archiver.redaction import excerpt
 from archiver.schema.tree import JsonForm
 from archiver.schema.wire_judge import json_descriptor
 
@@ -50,9 +51,9 @@ def fill(form: JsonForm, text: str, message: Any) -> None:
     try:
         value = json.loads(text, parse_int=float, parse_constant=_refuse)
     except RecursionError as error:
-        raise ValueError(f"{text[:60]!r} is nested too deeply") from error
+        raise ValueError(f"{excerpt(text, 60)!r} is nested too deeply") from error
     if form != "value" and not isinstance(value, dict if form == "struct" else list):
-        raise ValueError(f"{text[:60]!r} is no JSON {'object' if form == 'struct' else 'array'}")
+        raise ValueError(f"{excerpt(text, 60)!r} is no JSON {'object' if form == 'struct' else 'array'}")
     _WRITE[form](value, message)
 
 

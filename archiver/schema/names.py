@@ -8,7 +8,6 @@ Must never: give a name twice at one level, compared without case (engines fold 
 from __future__ import annotations
 
 import difflib
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -27,9 +26,13 @@ def column_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
     """
     used = {name.lower() for name in (*RESERVED_NAMES, *taken)}
     names: list[str] = []
+    first_free: dict[str, int] = {}
     for want in wanted:
-        spelled = itertools.chain((want,), (f"{want}_v{number}" for number in itertools.count(2)))
-        name = next(one for one in spelled if one.lower() not in used)
+        name, number = want, first_free.get(want.lower(), 2)
+        while name.lower() in used:
+            name, number = f"{want}_v{number}", number + 1
+        # Names are only added: a suffix that was taken once is never tried again.
+        first_free[want.lower()] = number
         used.add(name.lower())
         names.append(name)
     return names

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from archiver.errors import Corrupted
 from archiver.proto import control_log_pb2
+from archiver.redaction import excerpt
 from archiver.schema.descriptors import Envelope, Source
 from archiver.schema.layout import Json
 from archiver.schema.tree import RECURSION_DEPTH
@@ -88,9 +89,9 @@ def parse_schema_json(text: str) -> Json:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise Corrupted(f"an iceberg schema cannot be read: {error}; text begins {text[:60]!r}") from error
+        raise Corrupted(f"an iceberg schema cannot be read: {error}; text begins {excerpt(text, 60)!r}") from error
     if not isinstance(schema, dict) or schema.get("type") != "struct":
-        raise Corrupted(f"an iceberg schema is not a struct; text begins {text[:60]!r}")
+        raise Corrupted(f"an iceberg schema is not a struct; text begins {excerpt(text, 60)!r}")
     return schema
 
 

@@ -56,6 +56,8 @@ class _Builder:
         self._columns_max = columns_max
         self._depth = recursion_depth
         self._count = 0
+        self._oneofs: dict[str, int | None] = {}
+        """By full name, the number that stands for a oneof; None for one with a single member."""
 
     def message(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> MessageTree:
         """The tree of `descriptor`, met at `path` (dotted names) inside the messages `above`."""
@@ -94,13 +96,16 @@ class _Builder:
         item = replace(self._item(descriptor, path, above), number=descriptor.number, name=name)
         if descriptor.is_repeated:
             return replace(item, shape=Shape.REPEATED, packed=descriptor.is_packed)
+        return replace(item, presence=descriptor.has_presence, oneof=self._oneof(descriptor))
+
+    def _oneof(self, descriptor: FieldDescriptor) -> int | None:
         oneof = descriptor.containing_oneof  # proto3 `optional` has a hidden one with a single member
-        members = oneof.fields if oneof is not None else []
-        return replace(
-            item,
-            presence=descriptor.has_presence,
-            oneof=min(one.number for one in members) if len(members) > 1 else None,
-        )
+        if oneof is None:
+            return None
+        if oneof.full_name not in self._oneofs:
+            numbers = [one.number for one in oneof.fields]
+            self._oneofs[oneof.full_name] = min(numbers) if len(numbers) > 1 else None
+        return self._oneofs[oneof.full_name]
 
     def _item(self, descriptor: FieldDescriptor, path: str, above: tuple[str, ...]) -> FieldTree:
         """What one value of a field is; shape, presence and name are the caller's."""

@@ -82,18 +82,19 @@ class Scanner:
 
 def learned(known: Extension, samples: Iterable[Mapping[tuple[Path, int], Extra]]) -> Extension:
     """The extension with what occurs in enough of the samples; `known` itself if that is nothing new, or if it is full."""
-    seen = [one for sample in samples for one in sample.items()]
-    rows = Counter(where for where, _ in seen)
-    most = max(rows.values(), default=0)
+    seen: dict[tuple[Path, int], list[Extra]] = {}
+    for sample in samples:
+        for where, extra in sample.items():
+            seen.setdefault(where, []).append(extra)
+    most = max(map(len, seen.values()), default=0)
     result = dict(known)
-    for where, count in rows.most_common():
-        if count < 2 or count * _RARE < most:
+    for where, extras in sorted(seen.items(), key=lambda one: -len(one[1])):
+        if len(extras) < 2 or len(extras) * _RARE < most:
             break
-        extras = Counter(extra.wire for at, extra in seen if at == where)
-        wire = result[where].wire if where in result else extras.most_common(1)[0][0]
-        repeated = any(extra.repeated for at, extra in seen if at == where and extra.wire == wire)
         if where not in result and len(result) >= EXTRAS_MAX:
             continue
+        wire = result[where].wire if where in result else Counter(extra.wire for extra in extras).most_common(1)[0][0]
+        repeated = any(extra.repeated for extra in extras if extra.wire == wire)
         result[where] = Extra(wire, repeated or (where in result and result[where].repeated))
     return known if result == known else result
 

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from archiver.redaction import redacted, redacted_document
+from archiver.redaction import MESSAGE_MAX, excerpt, redacted_document
 
 Outcome = Literal["fine", "wrong", "untold", "skipped"]
 """fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again · skipped: another process leads."""
@@ -70,8 +70,8 @@ class Journal:
         self._refusal: Refusal | None = None
 
     def add(self, cycle: Cycle) -> None:
-        """A cycle has ended. Its texts are kept without the secrets that this process knows."""
-        cycle = replace(cycle, line=redacted(cycle.line), document=redacted_document(cycle.document))
+        """A cycle has ended. Its texts are kept as excerpts, without the secrets that this process knows."""
+        cycle = replace(cycle, line=excerpt(cycle.line, MESSAGE_MAX), document=redacted_document(cycle.document, MESSAGE_MAX))
         with self._lock:
             if not cycle.idle:  # or there would be nothing else to see after some minutes
                 self._cycles.append(cycle)
@@ -105,7 +105,7 @@ class Journal:
             before = self._checks.get(name)
             ok = why is None
             since_us = before.since_us if before is not None and before.ok == ok else now_us
-            check = self._checks[name] = Check(name, ok, redacted(why or ""), since_us)
+            check = self._checks[name] = Check(name, ok, excerpt(why or "", MESSAGE_MAX), since_us)
             return check
 
     def unchecked(self, name: str) -> None:
@@ -121,7 +121,7 @@ class Journal:
     def reloaded(self, refusal: Refusal | None) -> None:
         """The configuration file was read again; what of it was refused, None if nothing was."""
         with self._lock:
-            self._refusal = None if refusal is None else replace(refusal, why=redacted(refusal.why))
+            self._refusal = None if refusal is None else replace(refusal, why=excerpt(refusal.why, MESSAGE_MAX))
 
     @property
     def refusal(self) -> Refusal | None:

@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from archiver.errors import ArchiverError, LeaseHeld, OutcomeUnknown
 from archiver.exits import Done, exit_code
-from archiver.redaction import redacted, redacted_document
+from archiver.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.answers import refusal
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
@@ -108,7 +108,7 @@ class Administration:
         if not body.strip():
             return {}
         if (kind := media_type(request)) != JSON:
-            raise refusal(415, f"the content type {kind!r} is not taken; nothing was done, send {JSON}")
+            raise refusal(415, f"the content type {excerpt(kind)!r} is not taken; nothing was done, send {JSON}")
         return _document(body, fields)
 
     def _begin(self, name: str, work: Callable[[Progress], Done]) -> _Told:
@@ -157,7 +157,7 @@ class _Told:
     def progress(self, text: str) -> None:
         """A line about work under way."""
         with self._lock:
-            self._lines.append(redacted(text))
+            self._lines.append(excerpt(text, MESSAGE_MAX))
         self._wake()
 
     def end(self, last: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 def _error_line(error: ArchiverError) -> dict[str, Any]:
-    told: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "exit_code": exit_code(error)}
+    told: dict[str, Any] = {"type": type(error).__name__, "message": excerpt(str(error), MESSAGE_MAX), "exit_code": exit_code(error)}
     return {"error": {**told, "holder": error.holder} if isinstance(error, LeaseHeld) else told}
 
 
@@ -238,7 +238,7 @@ def _document(body: bytes, fields: dict[str, type]) -> dict[str, Any]:
         raise refusal(400, "the body is not a JSON object; nothing was done")
     for name, value in found.items():
         if name not in fields:
-            raise refusal(400, f"unknown field {name!r}; the fields are {', '.join(fields) or 'none'}")
+            raise refusal(400, f"unknown field {excerpt(name)!r}; the fields are {', '.join(fields) or 'none'}")
         if value is not None and type(value) is not fields[name]:
             raise refusal(400, f"{name!r} is no {_KINDS[fields[name]]}; nothing was done")
     return found

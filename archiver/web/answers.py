@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from archiver.redaction import redacted
+from archiver.redaction import MESSAGE_MAX, excerpt
 
 TYPES: dict[int, str] = {
     400: "InvalidInput",
@@ -32,10 +32,6 @@ TYPES: dict[int, str] = {
 """By status, what the caller must do next; 500 is an error in the daemon itself, so what was done is not known."""
 
 
-MESSAGE_LENGTH_MAX = 2000
-"""A message may repeat what it was sent; not all of it."""
-
-
 def refusal(status: int, message: str, *, retry_after_s: float | None = None, close: bool = False) -> HTTPException:
     """To be raised by a handler; `close` ends the connection, on which the rest of a body may still be on its way."""
     headers = {} if retry_after_s is None else retry_after(retry_after_s)
@@ -50,8 +46,8 @@ def retry_after(seconds: float) -> dict[str, str]:
 
 
 def error_document(kind: str, message: str) -> dict[str, object]:
-    """The body of every refusal."""
-    return {"error": {"type": kind, "message": redacted(message)}}
+    """The body of every refusal. A message may repeat what was sent: not all of it, and also what cannot be written as UTF-8."""
+    return {"error": {"type": kind, "message": excerpt(message, MESSAGE_MAX).encode("utf-8", "backslashreplace").decode()}}
 
 
 async def refused(_: Request, error: Exception) -> Response:
@@ -60,8 +56,7 @@ async def refused(_: Request, error: Exception) -> Response:
         status, message = 500, "an error in the daemon; its log says more"
         return JSONResponse(error_document(TYPES[status], message), status)
     kind = TYPES.get(error.status_code, "InvalidInput")
-    message = redacted(_plain(error))[:MESSAGE_LENGTH_MAX].encode("utf-8", "backslashreplace").decode()
-    return JSONResponse(error_document(kind, message), error.status_code, error.headers)
+    return JSONResponse(error_document(kind, _plain(error)), error.status_code, error.headers)
 
 
 def _plain(error: HTTPException) -> str:

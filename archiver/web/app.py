@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from archiver.redaction import redacted
+from archiver.redaction import excerpt, redacted
 from archiver.web.admin import Administration
 from archiver.web.answers import error_document, refusal, refused
 from archiver.web.face import Face
@@ -148,15 +148,17 @@ class _Guarded:
             await app(scope, receive, send_with_headers)
         except Exception:  # noqa: BLE001
             # The head of the request: it was answered with 500, and the daemon goes on.
-            _log.exception("a request ended in an error nobody expected", extra={"method": scope["method"], "path": scope["path"]})
+            request = {"method": excerpt(scope["method"]), "path": excerpt(scope["path"])}
+            _log.exception("a request ended in an error nobody expected", extra=request)
 
     def _stranger(self, headers: Headers) -> str | None:
         """Why a request may come from somebody else's web page; None if it does not."""
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not self._is_ours(host):
-            return f"the Host {host!r} is not this port's: call it by its address or as localhost, or list the name in http.allowed_hosts"
+            name = repr(excerpt(host))
+            return f"the Host {name} is not this port's: call it by its address or as localhost, or list the name in http.allowed_hosts"
         if origin is not None and origin.partition("://")[2] != host:
-            return f"the Origin {origin!r} is not this port's; web pages of others may not use it"
+            return f"the Origin {excerpt(origin)!r} is not this port's; web pages of others may not use it"
         return None
 
     def _is_ours(self, host: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Self
 
 from starlette.requests import ClientDisconnect, Request
 
+from archiver.redaction import excerpt
 from archiver.web.answers import refusal
 
 WINDOW_S = 10.0
@@ -65,7 +66,7 @@ async def read_body(request: Request, bytes_max: int, setting: str, timeout_s: f
     """
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", ""):
-        raise refusal(415, f"the content encoding {encoding!r} is not taken; nothing was done, send the body as it is")
+        raise refusal(415, f"the content encoding {excerpt(encoding)!r} is not taken; nothing was done, send the body as it is")
     too_large = f"the body is larger than {setting} = {bytes_max} bytes; nothing was sent, split it"
     announced = request.headers.get("content-length")
     if announced is not None and int(announced) > bytes_max:  # The server refuses what is no number.
@@ -102,5 +103,5 @@ def media_type(request: Request) -> str:
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
         if name.lower() == "charset" and value.strip('"').lower() not in ("utf-8", "utf8"):
-            raise refusal(415, f"the charset {value} is not taken; nothing was done, text is UTF-8")
+            raise refusal(415, f"the charset {excerpt(value)} is not taken; nothing was done, text is UTF-8")
     return kind.strip().lower()

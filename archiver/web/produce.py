@@ -21,6 +21,7 @@ from starlette.responses import Response
 
 from archiver.errors import ArchiverError, InvalidInput, NotFound, RetryLater
 from archiver.jobs.sending import Sent
+from archiver.redaction import excerpt
 from archiver.web.answers import refusal, retry_after
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import BodyBudget, media_type, read_body
@@ -62,9 +63,8 @@ class Producing:
         text = _text_asked(request.query_params)
         kind = media_type(request)
         if kind != NDJSON and kind not in PROTOBUF:
-            raise refusal(
-                415, f"the content type {kind!r} is not taken; nothing was sent, send {NDJSON} (one record a line) or {PROTOBUF[0]}"
-            )
+            why = f"the content type {excerpt(kind)!r} is not taken; nothing was sent, send {NDJSON} (one record a line) or {PROTOBUF[0]}"
+            raise refusal(415, why)
         if text and kind != NDJSON:
             raise refusal(400, "text=true is for JSON lines; Protobuf carries bytes already")
         with self._budget.share() as share:
@@ -205,7 +205,7 @@ def _text_asked(query: QueryParams) -> bool:
     values = {"true": True, "false": False}
     for name, value in query.multi_items():
         if name != "text":
-            raise refusal(400, f"there is no parameter {name!r}; the only one is text=true")
+            raise refusal(400, f"there is no parameter {excerpt(name)!r}; the only one is text=true")
         if value not in values or len(query.getlist("text")) > 1:
-            raise refusal(400, f"text={value} is not understood; it is text=true or text=false, once")
+            raise refusal(400, f"text={excerpt(value)} is not understood; it is text=true or text=false, once")
     return values[query.get("text", "false")]

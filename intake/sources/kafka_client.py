@@ -28,7 +28,7 @@ from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr
 
 from archiver.clock import Clock
 from archiver.errors import RetryLater
-from archiver.redaction import redacted
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.wording import counted
 from intake.sources.kafka_client_log import ClientListener, ClientLog
 from intake.sources.kafka_numbers import known, known_bounds, known_since
@@ -322,7 +322,7 @@ def _hear(message: Any, polled: Polled, log: ClientLog | None) -> bool:
         if log is not None:
             log.say(logging.WARNING, error.str())
     else:
-        polled.stopped.append(Stopped(place, _trouble_of(error), redacted(error.str())))
+        polled.stopped.append(Stopped(place, _trouble_of(error), excerpt(error.str(), MESSAGE_MAX)))
         return True
     return False
 
@@ -351,13 +351,13 @@ def is_leaderless(partition: Any) -> bool:
 
 def unmade(error: Exception) -> RetryLater:
     """The library takes no such properties."""
-    return RetryLater(f"the Kafka client cannot be made of these properties: {redacted(str(error))}")
+    return RetryLater(f"the Kafka client cannot be made of these properties: {excerpt(str(error), MESSAGE_MAX)}")
 
 
 def later(what: str, error: KafkaException) -> RetryLater:
     """An error of the library as one of ours."""
     reason = error.args[0]
-    return RetryLater(f"{what}: {redacted(reason.str() if isinstance(reason, KafkaError) else str(error))}")
+    return RetryLater(f"{what}: {excerpt(reason.str() if isinstance(reason, KafkaError) else str(error), MESSAGE_MAX)}")
 
 
 def id_bytes(topic_id: Any) -> bytes:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from archiver.clock import Clock
-from archiver.redaction import redacted
+from archiver.redaction import excerpt
 
 REPEAT_S = 600.0
 """A kind of line is logged once in this time."""
@@ -28,10 +28,10 @@ TEXT_MAX = 500
 """Characters of one line."""
 LISTEN_EVERY_S = 0.2
 LATE_S = 1.0
-_PREFIX = re.compile(r"^(\[thrd:[^\]]{0,200}\]: |[\w.-]{1,100}#(producer|consumer)-\d+: )+")
+_PREFIX = re.compile(r"^(?:\[thrd:[^\]]{0,200}+\]: |[\w.-]{1,100}+#(?:producer|consumer)-\d++: )++")
 _VARIABLE = re.compile(
-    r"\(after \d+ms in state \w+[^)]{0,100}\)|\d+ms|#(?:producer|consumer)-\d+"
-    r"|\(\d+ identical[^)]{0,100}\)|:\d+ identical|\d+/\d+ (?=brokers)"
+    r"\(after \d++ms in state \w++[^)]{0,100}+\)|(?<!\d)\d++ms|#(?:producer|consumer)-\d++"
+    r"|\(\d++ identical[^)]{0,100}+\)|:\d++ identical|(?<!\d)\d++/\d++ (?=brokers)"
 )
 _log = logging.getLogger(__name__)
 
@@ -74,11 +74,11 @@ class ClientLog:
 
     def pass_on(self, text: str) -> None:
         """Log one line of the library's own debugging."""
-        self._log.debug("%s: kafka client: %s", self._source, redacted(text[:TEXT_MAX]))
+        self._log.debug("%s: kafka client: %s", self._source, excerpt(text, TEXT_MAX))
 
     def say(self, level: int, text: str, late_s: float = 0.0) -> None:
         """Log one line, or count it if the same kind was logged lately."""
-        text = _PREFIX.sub("", text[:TEXT_MAX])
+        text = _PREFIX.sub("", excerpt(text, TEXT_MAX))
         now_s = self._clock.monotonic_s()
         with self._lock:
             kind = _VARIABLE.sub("", text)
@@ -87,12 +87,12 @@ class ClientLog:
             known = self._kinds.get(kind)
             if known is not None and now_s - known.logged_s < REPEAT_S:
                 known.repeated += 1
-                self._log.debug("%s: kafka client: %s", self._source, redacted(text))
+                self._log.debug("%s: kafka client: %s", self._source, text)
                 return
             more = f" ({known.repeated} more like it since the last one)" if known is not None and known.repeated else ""
             self._kinds[kind] = _Kind(now_s)
         late = f" (within the last {late_s:.0f} s)" if late_s > LATE_S else ""
-        self._log.log(level, "%s: kafka client: %s%s%s", self._source, redacted(text), more, late)
+        self._log.log(level, "%s: kafka client: %s%s%s", self._source, text, more, late)
 
 
 class ClientEar:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sql
 
 from archiver.errors import Halt, RetryLater
 from archiver.objects.place import StorePlace
+from archiver.redaction import excerpt
 from archiver.schema.state import TopicSchema
 from archiver.spark_session import parallelism
 from archiver.spark_tasks import handed_out
@@ -221,4 +222,4 @@ def _told(error: BaseException) -> str:
     """The innermost cause that Java names, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_TEXT_MAX]
+    return excerpt(causes[-1] if causes else lines[0] if lines else type(error).__name__, _TEXT_MAX)

@@ -221,7 +221,10 @@ def test_the_search_would_find_a_leak(aviary: Aviary, monkeypatch: pytest.Monkey
         def redacted(self, text: str) -> str:
             return text
 
-        def document(self, value: object) -> object:
+        def excerpt(self, text: str, length_max: int) -> str:
+            return text
+
+        def document(self, value: object, length_max: int | None = None) -> object:
             return value
 
     monkeypatch.setattr(redaction, "_process", Blind())

@@ -1,0 +1,191 @@
+"""Every regular expression of the product takes time in proportion to its text, for its worst text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.growth import assert_linear
+from tests.support.patterns import Pattern, patterns
+
+Worst = tuple[str, str, str]
+"""Beginning, what is repeated, end."""
+
+_NAME: tuple[Worst, ...] = (("", "a", "!"), ("", "a", ""))
+_HEX: tuple[Worst, ...] = (("", "a", "!"), ("", "0", ""))
+_DIGITS: tuple[Worst, ...] = (("", "1", "!"),)
+_HOST: tuple[Worst, ...] = (("", "a", "/"), ("[", ":", ""), ("a:", "1", "!"), ("", "a:", ""), ("", "[", ""))
+_DECIMAL: tuple[Worst, ...] = (("decimal(", "1", ""), ("decimal(1,", " ", ""), ("decimal(", " ", "!"), ("", "decimal(", ""))
+
+WORST: dict[str, tuple[Worst, ...]] = {
+    "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
+    "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
+    "archiver.catalog.rest_auth._TOKEN": _NAME,
+    "archiver.catalog.tables._PART": _NAME,
+    "archiver.control_topic.kafka_topic._STATE": (
+        ("", " (after 1ms in state ", ""),
+        (" (after ", "1", ""),
+        (" (after 1ms in state ", "a", ""),
+        ("", " (after 1ms in state )", "!"),
+    ),
+    "archiver.events.json_form._FIELD_ID": _DIGITS,
+    "archiver.events.partitions._DECIMAL": _DECIMAL,
+    "archiver.events.partitions._FIXED": (("fixed[", " ", ""), ("fixed[1", " ", "")),
+    "archiver.events.schemas._ESCAPED": (("", "\\", ""), ("", "a", "")),
+    "archiver.events.specs._TRUNCATE": (("truncate[", "1", ""),),
+    "archiver.events.specs._BUCKET": (("bucket[", "1", ""),),
+    "archiver.events.times._TEXT": (("", "0", ""), ("2026-01-01T00:00:00.", "0", "Z")),
+    "archiver.java._VERSION": (("", 'version "', ""), ('version "', "1", ""), ('version "', "1.", ""), ("", 'version "1', "")),
+    "archiver.jobs.scope._PARTITION": _DIGITS,
+    "archiver.log.etcd._NAME": _NAME,
+    "archiver.log.sqlite._NAME": _NAME,
+    "archiver.log.witness._TEXT": _DIGITS,
+    "archiver.objects.cluster._CLUSTER_ID": _HEX,
+    "archiver.objects.key_rules._CONTROL": _NAME,
+    "archiver.objects.paths._TOPIC_ID": _HEX,
+    "archiver.objects.paths._FILE_ID": _HEX,
+    "archiver.objects.paths._PROBE": (("Archiver_Probe_", "a", ""),),
+    "archiver.objects.paths._LOG": _NAME,
+    "archiver.objects.paths._INTAKE": (("intake/", "a", ""), ("", "intake/", ""), ("intake/a/", "a", "/")),
+    "archiver.objects.paths._ARCHIVE": (("archive/", "0", ""), ("", "archive/", "")),
+    "archiver.objects.paths._CHECKPOINT": (("checkpoint/a/v", "0", ""), ("", "checkpoint/", "")),
+    "archiver.objects.paths._SHELF": (("shelf/intake/", "0", ""),),
+    "archiver.query.columns._DECIMAL": _DECIMAL,
+    "archiver.query.columns._FIXED": (("fixed[", "1", ""),),
+    "archiver.query.duck.table_names": (("", '"', ""),),
+    "archiver.query.duck._unglobbed": (("", "[", ""), ("", "a", "")),
+    "archiver.redaction._PASSWORD_IN_URL": (
+        ("", "a", ""),
+        ("", "a://", ""),
+        ("", "a://b:", ""),
+        ("", "://", ""),
+        ("a://", "b", ""),
+        ("a://", ":", ""),
+        ("a://b:", "c", ""),
+        ("", "a://b:c@", ""),
+        ("", "a:", ""),
+        ("", "a+", "://b:c@"),
+    ),
+    "archiver.redaction._PASSWORD_CUT_OFF": (("", "a", ""), ("", "a://b:", ""), ("", "://", ""), ("a://", ":", '"'), ("a://b:", "c", '"')),
+    "archiver.redaction._USER_OF_URL": (("", "a", ""), ("a://", ":", ""), ("a://", "b", ""), ("a://b:", "c:", ""), ("", "a://b:", "")),
+    "archiver.redaction._PARAMETER": (("", "?", ""), ("?", "password", ""), ("", "?password", ""), ("", "?password=", "")),
+    "archiver.redaction._PARAMETER_VALUE": _NAME,
+    "archiver.redaction._SECRET_NAME": (("", "pass", ""), ("", "api_", ""), ("", "access", ""), ("", "a", "")),
+    "archiver.redaction._lower_hex": (("", "%", ""), ("", "%AA", ""), ("", "%A", "")),
+    "archiver.registry.compile._ROOT": (("", "1", ""), ("", "1/", "")),
+    "archiver.registry.compile._CHATTER": (("", " ", "a"), ("", "\n", "a"), ("", ": warning:", ""), ("I", "1", "")),
+    "archiver.registry.subjects._PLAIN": (("", "/", ""), ("", "a", "")),
+    "archiver.schema.layout._arrow_primitive": _DECIMAL,
+    "archiver.schema.names._NAME": _NAME,
+    "archiver.settings_data._BUCKET": _NAME,
+    "archiver.settings_data._PREFIX": (*_NAME, ("", "a/", "!"), ("", "a/", "")),
+    "archiver.settings_data._REGION": _NAME,
+    "archiver.settings_groups._SECRET_NAME": (("header.", "a", ""), ("header.", "api", ""), ("", "header.", ""), ("", "private", "")),
+    "archiver.settings_groups._USER_IN_URL": (("", "://", ""), ("://", "a", ""), ("", "://a", "")),
+    "archiver.settings_groups._SQL_SERVER": (
+        ("", "a", ""),
+        ("", "a+", ""),
+        ("a://", ":", ""),
+        ("a://", "a:", "\n"),
+        ("a://", "@", "\n"),
+        ("a://", "/", "?\n"),
+        ("a://[", "a", ""),
+        ("a://b:c@d?", "a", "\n"),
+        ("a://", ":@", "\n"),
+    ),
+    "archiver.settings_groups._ENDPOINT": (("", ".endpoint", "a"), ("", ".", "")),
+    "archiver.settings_groups._CONTROL": _NAME,
+    "archiver.settings_groups._prepare": (("", "sqlite:///", ""),),
+    "archiver.settings_groups._LOCAL_MASTER": (("", "local-cluster", ""),),
+    "archiver.settings_kafka._SECRET": (("", "token", ""), ("", "token.endpoint.", ""), ("", ".pem", "a"), ("", "pass", "")),
+    "archiver.settings_kafka._TIME": (("2026-01-01T00:00:00.", "0", ""),),
+    "archiver.settings_kafka._LOST": (*_NAME, ("a:", "1", "")),
+    "archiver.settings_load": (("", "0", "!"), ("", "1", "."), ("1.", "1", "e"), ("1.1e", "1", "!"), ("", "true", "")),
+    "archiver.settings_telemetry._HEADER": _NAME,
+    "archiver.settings_types._QUANTITY": (("", "1", "!"), ("1", " ", "!"), ("1.", "1", "!"), ("1", "a", "!")),
+    "archiver.settings_types._TOPIC": _NAME,
+    "archiver.settings_types._TABLE_PART": _NAME,
+    "archiver.settings_types._MESSAGE": (*_NAME, ("", "a.", ""), ("", "a.", "!"), ("", ".", "")),
+    "archiver.settings_types._SCHEME": (*_NAME, ("", "a:", "")),
+    "archiver.settings_types._LISTEN": _HOST,
+    "archiver.settings_types._COLUMN": _NAME,
+    "archiver.settings_types._HOST_AND_PORT": _HOST,
+    "archiver.spark_connect._SPLITS": (("", "Range (0, 1, step=1, splits=", ""), ("Range (0, 1, step=1, splits=", "1", "")),
+    "archiver.spark_session._NO_MASTER": (("", "stopped ", ""), ("", "All masters are ", "")),
+    "archiver.spark_worker._UNFIT": (
+        ("", "Cannot run program", ""),
+        ("Cannot run program", "error=", ""),
+        ("", "Cannot run program error=", ""),
+    ),
+    "archiver.spark_worker._SHORTAGE": (
+        ("", "Cannot run program", ""),
+        ("Cannot run program", "error=", ""),
+        ("", "Cannot run program error=", ""),
+        ("", "a.", ""),
+        ("", "a", ""),
+        ("", "a.a", ": [Errno 1]"),
+        ("", "Caused by: ", ""),
+    ),
+    "archiver.spark_worker._HANDLED": (
+        ("", "Traceback (most recent call last):", ""),
+        ("Traceback (most recent call last):", "T", ""),
+        ("Traceback (most recent call last):", "The above exception was the direct cause of the following", ""),
+    ),
+    "archiver.web.app._HOST": _HOST,
+    "archiver.web.health._CHALLENGE": _HEX,
+    "archiver.web.request_head._BARE_LINE_FEED": (("", "\n", ""), ("", "\r", "")),
+    "archiver.web.metrics._TOPIC_RECORDS": (("/v1/topics/", "a", ""), ("", "/v1/topics/", "")),
+    "archiver.registry.serialized._BASE64": (("", "A", "!"), ("A", " ", "!"), ("A=", " ", "!"), ("", " ", "=")),
+    "archiver.spark_environment._SECRET_NAME": (("", "TOKE", ""), ("", "_", ""), ("", "_API_KEY", "a")),
+    "intake.record_json._TIME": (("2026-01-01T00:00:00.", "0", ""), ("", "0", "")),
+    "intake.sequencer._TOPIC_NAME": _NAME,
+    "intake.sources.kafka_client_log._PREFIX": (("", "[thrd:a]: ", ""), ("", "a", "#"), ("", "a#producer-1: ", "a")),
+    "intake.sources.kafka_client_log._VARIABLE": (
+        ("", "1", ""),
+        ("", "1/", ""),
+        ("(after 1ms in state ", "a", ""),
+        ("", "(after 1ms in state a", ""),
+        ("", "(1 identical", ""),
+        (":", "1", ""),
+    ),
+    "intake.sources.outage._NUMBER": _DIGITS,
+    "intake.sources.folder._ESCAPED": (("", "[", ""), ("", "[[]", "")),
+}
+
+MADE_AT_RUN_TIME = {
+    "archiver.redaction._any_of": "alternatives without repetition; test_linear_entries.py runs it",
+    "archiver.settings_kafka._check_pattern": "a pattern of the configuration, compiled to see that it is one",
+    "archiver.settings_kafka.matches": "a pattern of the configuration, on the name of a Kafka topic, which has at most 249 characters",
+    "intake.sources.folder.__init__": "a glob of the configuration, on the name of a file, which has at most 255 bytes",
+}
+"""Patterns whose text is not in the source, and why they cannot be slow on text of others."""
+
+
+def test_every_pattern_is_in_this_list() -> None:
+    found = {one.key for one in patterns() if one.compiled is not None}
+    made = {one.key for one in patterns() if one.compiled is None}
+    assert found == set(WORST), "give each regular expression its worst text here"
+    assert made == set(MADE_AT_RUN_TIME)
+
+
+@pytest.mark.parametrize("pattern", [one for one in patterns() if one.compiled is not None], ids=lambda one: one.key)
+def test_a_pattern_is_linear_on_its_worst_text(pattern: Pattern) -> None:
+    for start, repeated, end in WORST[pattern.key]:
+        for method in sorted(pattern.methods):
+            assert_linear(_use(pattern, method), lambda length: start + repeated * (length // len(repeated)) + end)  # noqa: B023
+
+
+def test_a_quadratic_pattern_is_found() -> None:
+    # What the password of a URL was once found by.
+    old = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"<>]*:)[^\s/@'\"<>]+(?=@)")
+    with pytest.raises(AssertionError, match=r"characters take \d+\.\d times what an eighth"):
+        assert_linear(lambda text: old.sub("", text), lambda length: "a" * length)
+
+
+def _use(pattern: Pattern, method: str) -> Callable[[str], object]:
+    compiled = pattern.compiled
+    assert compiled is not None
+    # All matches are asked for, as `sub` and `finditer` do: a search that ends at the first one shows less.
+    return (lambda text: sum(1 for _ in compiled.finditer(text))) if method == "search" else getattr(compiled, method)
