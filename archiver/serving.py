@@ -114,7 +114,7 @@ class Daemon:
         self._tick = Tick(self._round, lambda: self._settings)
         self._again = Again(self._clock, lambda: self._settings.cleanup.reconcile_after, lambda: self._settings.cleanup.interval)
         self._upkeep = Upkeep(self._in_service, self._cycles, self._numbers, self._sight, self._again, self._read_alone)
-        self._operations = DaemonOperations(self, roles, self._cycles, self._tick, self._numbers)
+        self._operations = DaemonOperations(self, roles, self._cycles, self._tick, self._numbers, self._journal)
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
         self._reloading = threading.Lock()
@@ -259,6 +259,7 @@ class Daemon:
                 return run.run(looks=looks)
             finally:
                 self._numbers.archived(run.report)
+                self._journal.schemas_changed(run.report, self._clock.now_us())
                 if any(tried.end in _FAILED for tried in run.report.commits):
                     self._again.failed()
                 elif run.report.commits:

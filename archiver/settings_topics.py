@@ -209,6 +209,10 @@ class TopicSettings(Group):
     """The Protobuf message in the keys; without it the keys are bytes."""
     value: SchemaSettings | None = None
     """The Protobuf message in the values; without it the values are bytes."""
+    schema_change: Literal["evolve", "compatible", "refuse"] = "evolve"
+    """What a newer schema of the keys or values may do to the table. `evolve`: every change is applied; a field of a type that does not
+    fit gets a new column. `compatible`: compatible changes are applied, an incompatible one halts the topic. `refuse`: each change halts
+    the topic. Intake goes on in each case. A reload with another value accepts the change. Set it where queries need stable columns."""
     archive: TopicArchiveSettings = TopicArchiveSettings()
     """What becomes of the records."""
 

@@ -24,6 +24,7 @@ LOGS: Final = ("intake", "control")
 COMMIT_ENDS: Final = ("committed", "nothing", "retry", "unknown", "halted", "deposed")
 ROUND_STEPS: Final = ("look", "prepare", "plan", "refine", "write", "commit")
 SIDES: Final = ("key", "value")
+COMPATIBILITIES: Final = ("compatible", "incompatible")
 DECODE_CAUSES: Final = ("malformed", "not_utf8", "time_range", "unknown_schema", "other_message")
 HELD_CAUSES: Final = (
     "restored", "shelf", "unreadable", "stuck", "unconfigured", "transaction", "pending", "off", "due", "waiting",
@@ -69,6 +70,7 @@ LABELS: Final[dict[str, tuple[str, ...] | None]] = {
     "step": ROUND_STEPS,
     "side": SIDES,
     "cause": DECODE_CAUSES,
+    "compatibility": COMPATIBILITIES,
     "reason": HELD_CAUSES,
     "dependency": None,
     "source": None,
@@ -147,6 +149,10 @@ _ARCHIVE: dict[str, Metric] = {
         "field that is not UTF-8; time_range: a timestamp outside the years 1 to 9999; unknown_schema: a registry envelope with a schema "
         "id that is none of the topic's subject; other_message: one that names another message",
         "topic", "side", "cause", shown="archive",
+    ),
+    "archiver_schema_changes_total": _counter(
+        "changes of a topic's schema that this process recorded. incompatible: records or queries of before mean something else",
+        "topic", "compatibility", shown="archive",
     ),
     "archiver_commits_total": _counter(
         "commits that were tried, by their end: committed; nothing (there was nothing to add); retry (not reached, or others were always "

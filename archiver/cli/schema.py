@@ -151,7 +151,8 @@ def _planned(
                 sources[name] = known.source()
             else:
                 sources[name] = None if group is None else app_.fetch_schema(group, known).source
-    return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE])
+    policy = "evolve" if settings is None else settings.schema_change
+    return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE], policy)
 
 
 def _compared(against: Path, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None) -> SchemaPlan:
@@ -224,6 +225,11 @@ def _print(found: SchemaPlan, output: Output, against: bool = False) -> None:
     wrong = sum(not change.compatible for change in changes)
     told = f"{wrong} of {counted(len(changes), 'change')} {'is' if wrong == 1 else 'are'} incompatible" if wrong else "compatible"
     print(f"{told}; {counted(len(found.unchanged), 'column')} unchanged")
+    if not found.allowed:
+        print(
+            f"schema_change: {found.policy} halts the topic before this change; to accept it, set "
+            f"schema_change: {'compatible' if found.decision.compatible else 'evolve'} and reload"
+        )
 
 
 def _spans(versions: tuple[int, ...]) -> str:

@@ -44,6 +44,10 @@ class Cycles:
         self._said: dict[str, tuple[str, float]] = {}
         """Per job: the line that was said last of something that was not fine, and when."""
 
+    def now_us(self) -> int:
+        """The time by the clock of the cycles."""
+        return self._clock.now_us()
+
     def run(self, job: str, work: Callable[[], Told]) -> Told:
         """One cycle. Raises nothing."""
         try:

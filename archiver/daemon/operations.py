@@ -18,6 +18,7 @@ from archiver.jobs.replay import ReplayRun
 from archiver.jobs.replay_report import FILES_MAX
 from archiver.jobs.run import ArchiveRun
 from archiver.jobs.scope import Scope, parse_scope
+from archiver.status.journal import Journal
 from archiver.status.numbers import Numbers
 from reconcile.clean import CleanRun
 from reconcile.reconcile_run import ReconcileRun
@@ -66,13 +67,14 @@ class Serving(Protocol):
 class DaemonOperations:
     """What the port hands on: archiving, replaying, cleaning, reconciling and auditing, and what the daemon does itself."""
 
-    def __init__(self, daemon: Serving, roles: frozenset[str], cycles: Cycles, tick: Tick, numbers: Numbers) -> None:
-        """`numbers` count what is done."""
+    def __init__(self, daemon: Serving, roles: frozenset[str], cycles: Cycles, tick: Tick, numbers: Numbers, journal: Journal) -> None:
+        """`numbers` count what is done; `journal` keeps what is shown."""
         self._daemon = daemon
         self._roles = roles
         self._cycles = cycles
         self._tick = tick
         self._numbers = numbers
+        self._journal = journal
 
     def status(self) -> dict[str, Any]:
         """The document of `archiver status`."""
@@ -94,6 +96,7 @@ class DaemonOperations:
                 reports.append(run.run(scope, everything=everything))
             finally:
                 self._numbers.archived(run.report)
+                self._journal.schemas_changed(run.report, self._cycles.now_us())
             return self._tick.note(reports[0])
 
         self._cycles.attempt("tick", work, asked=topic is not None)

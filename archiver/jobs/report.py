@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from archiver.errors import ArchiverError, Deposed, OutcomeUnknown, RetryLater
 from archiver.exits import FINE, UNTOLD, USAGE, WRONG
@@ -58,6 +58,8 @@ class TopicReport:
     commit_attempts: int = 0
     commit_seconds: float = 0.0
     """How long the topic's commits took, all together."""
+    schema_change: dict[str, Any] | None = None
+    """The change of the topic's schema that the run recorded: versions, number of changes, incompatible fields. None: there was none."""
     held: list[dict[str, object]] = field(default_factory=list)
     """Per partition that an open transaction holds back when the run ends: which transaction, and how many offsets wait for it."""
 

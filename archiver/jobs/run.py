@@ -235,7 +235,15 @@ class ArchiveRun:
                 raise
             except ArchiverError as error:
                 self._note(settings.name, error)
+            finally:
+                self._note_change(settings.name)
         return works
+
+    def _note_change(self, topic: str) -> None:
+        """Report a change of the topic's schema, also if the topic was not made ready after it."""
+        change = self._parts.setup.take_change(topic)
+        if change is not None:
+            self._report.of(topic).schema_change = change.to_json()
 
     def _guard(self, work: TopicWork, step: Callable[[], None]) -> None:
         """Carry out a step that concerns one topic."""

@@ -9,6 +9,7 @@ in `schema/state.py`, and how the table gets them, or another partition spec, in
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from archiver.catalog.specs import FIRST_SPEC, newest_spec
 from archiver.catalog.tables import Identifier, SpecView, Tables, TableView
 from archiver.clock import Clock
 from archiver.errors import CatalogAway, Halt, RetryLater, TopicHalted
+from archiver.jobs.schema_change import SchemaChange, change_of, check_allowed
 from archiver.jobs.waiting import check_granularity, check_known
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
@@ -33,6 +35,8 @@ from archiver.registry.fetched import Fetch, Fetched
 from archiver.schema.state import Decision, TopicSchema, decide
 from archiver.settings import ArchiveSettings, TopicSettings
 from intake.fold import TopicState
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,12 @@ class TopicSetup:
         self._fetch = fetch
         self._limits = limits
         self._clock = clock
+        self._planned: SchemaChange | None = None
+        self._changed: dict[str, SchemaChange] = {}
+
+    def take_change(self, topic: str) -> SchemaChange | None:
+        """The change of the topic's schema that was recorded since the last call; None if there was none."""
+        return self._changed.pop(topic, None)
 
     def prepare(
         self, settings: TopicSettings, archive: ArchiveSettings, state: TopicState, aways: dict[str, CatalogAway] | None = None
@@ -143,7 +153,8 @@ class TopicSetup:
         """Schema and table of one topic; the table is created if this is the first time, and gets new columns if the schema has changed.
 
         With `aways`, a topic whose table the ledger knows is made ready also while its catalog cannot be asked; catalogs found to be away
-        are put into it, and not asked again. Raises `TopicHalted`, `ConfigInvalid`, `Deposed`, or what a fetch or a catalog raises.
+        are put into it, and not asked again. Raises `TopicHalted` (also for a change of the schema that `schema_change` does not allow),
+        `ConfigInvalid`, `Deposed`, or what a fetch or a catalog raises.
         """
         ledger = self._leader.fold.topic(state.topic_id)
         _check_kind(settings, ledger)
@@ -154,7 +165,7 @@ class TopicSetup:
         if settings.archive.kind == "iceberg":
             table, schema = self._with_table(settings, state, history, fetched, aways)
         else:
-            schema = decide_schema(settings.name, history, fetched, None).schema
+            schema = self._decide(settings, history, fetched, None)
             self._write_identity(state)
             if schema not in history:
                 self._record(state, schema)
@@ -182,12 +193,12 @@ class TopicSetup:
                 raise
             if isinstance(error, CatalogAway):
                 aways[catalog] = error
-            schema = decide_schema(settings.name, history, fetched, None).schema
+            schema = self._decide(settings, history, fetched, None)
             check_known(settings.name, ledger, schema, history, error)
             check_granularity(settings.name, ledger, self._objects, target.granularity, error)
             assert ledger.table_uuid is not None, "it is known"
             return TopicTable(catalog, None, target, ledger.table_uuid, str(error)), schema
-        schema = decide_schema(settings.name, history, fetched, view).schema
+        schema = self._decide(settings, history, fetched, view)
         if schema not in history:
             self._check_size(state, schema)
         if view is None:
@@ -197,6 +208,19 @@ class TopicSetup:
         schema = evolution.bring(target, view, schema, history, ledger.written_version, lambda version: self._record(state, version))
         view = evolution.partition(target, view)
         return TopicTable(catalog, tables, target, view.uuid, spec=newest_spec(view, target.granularity) or FIRST_SPEC), schema
+
+    def _decide(
+        self,
+        settings: TopicSettings,
+        history: Sequence[TopicSchema],
+        fetched: tuple[Fetched | None, Fetched | None],
+        view: TableView | None,
+    ) -> TopicSchema:
+        """The topic's schema from here on. Raises `TopicHalted` if the topic does not allow the change."""
+        decision = decide_schema(settings.name, history, fetched, view)
+        self._planned = change_of(settings.name, history, decision)
+        check_allowed(settings, self._planned)
+        return decision.schema
 
     def _write_identity(self, state: TopicState) -> None:
         """`topic.json`: so that a bucket alone says which topic a folder holds."""
@@ -229,6 +253,10 @@ class TopicSetup:
         failpoints.reach("schema.append.before")
         self._leader.append(schema.to_entry(bytes.fromhex(state.topic_id)))
         failpoints.reach("schema.append.after")
+        change, self._planned = self._planned, None  # a version after it differs in ids alone
+        if change is not None:
+            self._changed[change.topic] = change
+            _log.log(logging.WARNING if change.incompatible else logging.INFO, "topic %s: %s", change.topic, change.line)
 
 
 def _check_kind(settings: TopicSettings, ledger: TopicLedger) -> None:

@@ -5,6 +5,7 @@ Owns the closed list of what can happen to a column (`What`). Must never decide:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -44,3 +45,17 @@ class Change:
     compatible: bool
     """Whether records and queries of before go on to mean the same. False: a column is no longer filled because the type does not fit
     (`new_column`), or records of the former schema are read otherwise by the new one, or not at all."""
+
+
+Policy = Literal["evolve", "compatible", "refuse"]
+"""evolve: every change is applied · compatible: an incompatible one halts the topic · refuse: each change of a message halts it."""
+
+
+def is_allowed(policy: Policy, changes: Sequence[Change]) -> bool:
+    """Whether changes of a topic's schema are applied under a policy.
+
+    Other registry ids alone are no change of a message: each registered version has one, also if only a comment differs.
+    """
+    if policy == "refuse":
+        return all(one.what == "envelope" for one in changes)
+    return policy == "evolve" or all(one.compatible for one in changes)

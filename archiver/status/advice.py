@@ -41,6 +41,7 @@ ANCHORS: Mapping[str, str] = {
     "off": "archiving-is-switched-off",
     "due": "a-topic-falls-behind",
     "differences": "the-configuration-differs-from-the-log",
+    "schema": "a-schema-changed-incompatibly",
     "dependency": "a-dependency-does-not-answer",
     "source": "a-file-source-cannot-go-on",
     "mirror": "a-mirrored-topic-cannot-go-on",
@@ -208,7 +209,23 @@ def beside_topics(
         mend = "Correct the file and reload again; until then everything goes on as before."
         todo = mend if refusal.whole else "Restart the daemon, or put those keys back and reload again."
         found.append(Advice("act", "reload", "the configuration file is not in force", what, todo))
+    found += _of_schemas(journal)
     return [*found, *_of_findings(journal.newest("reconcile"), stuck)]
+
+
+def _of_schemas(journal: Journal) -> Iterable[Advice]:
+    """Incompatible changes of schemas within the last day."""
+    for one in journal.schema_changes():
+        rest = one.incompatible - len(one.fields)
+        named = ", ".join(one.fields) + (f", and {rest} more" if rest > 0 else "")
+        changes = counted(one.incompatible, "incompatible change")
+        what = f"Topic {one.topic}: at {moment(one.at_us)} its schema went from version {one.was} to {one.now} with {changes}: {named}"
+        short = f"{_named(one.topic)} has a schema with {changes}"
+        todo = (
+            f"`archiver schema show {one.topic}` lists the old and the new columns; queries need both. "
+            "`schema_change: compatible` halts a topic before such a change."
+        )
+        yield Advice("watch", "schema", short, what, todo, one.topic)
 
 
 def _of_findings(cycle: Cycle | None, stuck: Collection[str]) -> Iterable[Advice]:

@@ -11,7 +11,13 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from archiver.jobs.report import ArchiveReport
 from archiver.redaction import MESSAGE_MAX, excerpt, redacted_document
+
+SCHEMA_CHANGE_KEPT_S = 86400.0
+"""How long an incompatible change of a schema is shown."""
+FIELD_MAX = 200
+"""Characters of a field's name that are kept."""
 
 Outcome = Literal["fine", "wrong", "untold", "skipped"]
 """fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again · skipped: another process leads."""
@@ -57,6 +63,21 @@ class Refusal:
     """The file is wrong, and nothing of it was taken; else some of its keys were not."""
 
 
+@dataclass(frozen=True, slots=True)
+class SchemaChanged:
+    """An incompatible change of a topic's schema that this daemon recorded."""
+
+    topic: str
+    at_us: int
+    was: int
+    now: int
+    """Versions of the schema."""
+    incompatible: int
+    """Number of incompatible changes."""
+    fields: tuple[str, ...]
+    """The first of them by name."""
+
+
 class Journal:
     """The newest of everything."""
 
@@ -66,6 +87,7 @@ class Journal:
         self._newest: dict[str, Cycle] = {}
         self._sums: dict[tuple[str, Outcome], tuple[int, float]] = {}
         self._checks: dict[str, Check] = {}
+        self._schemas: dict[str, SchemaChanged] = {}
         self._state = "starting"
         self._refusal: Refusal | None = None
 
@@ -79,6 +101,22 @@ class Journal:
             key = (cycle.job, cycle.outcome)
             count, seconds = self._sums.get(key, (0, 0.0))
             self._sums[key] = (count + 1, seconds + cycle.seconds)
+
+    def schemas_changed(self, report: ArchiveReport, now_us: int) -> None:
+        """Keep the incompatible changes of schemas that a run recorded, for `SCHEMA_CHANGE_KEPT_S`; of a topic the newest."""
+        with self._lock:
+            for topic, item in report.topics.items():
+                change = item.schema_change
+                if change is not None and change["incompatible"]:
+                    fields = tuple(excerpt(name, FIELD_MAX) for name in change["incompatible_fields"])
+                    self._schemas[topic] = SchemaChanged(topic, now_us, change["from"], change["to"], change["incompatible"], fields)
+            oldest_us = now_us - int(SCHEMA_CHANGE_KEPT_S * 1e6)
+            self._schemas = {topic: one for topic, one in self._schemas.items() if one.at_us > oldest_us}
+
+    def schema_changes(self) -> list[SchemaChanged]:
+        """In the order of the topics."""
+        with self._lock:
+            return [self._schemas[topic] for topic in sorted(self._schemas)]
 
     def cycles(self) -> list[Cycle]:
         """Those that were not idle, the newest first."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from archiver.schema.changes import Policy, is_allowed
 from archiver.schema.descriptors import Source
 from archiver.schema.differences import field_text
 from archiver.schema.evolve import SideName, type_text
@@ -78,6 +79,13 @@ class SchemaPlan:
     decision: Decision
     unchanged: tuple[MappedField, ...]
     """The fields about which there is nothing to say."""
+    policy: Policy = "evolve"
+    """The topic's `schema_change`."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether archiving would apply the changes; False: it would halt the topic."""
+        return self.recorded is None or is_allowed(self.policy, self.decision.changes)
 
     def to_json(self) -> dict[str, object]:
         """The document of `archiver schema plan`."""
@@ -88,10 +96,12 @@ class SchemaPlan:
             "changes": [asdict(change) for change in self.decision.changes],
             "unchanged": [one.column for one in self.unchanged],
             "compatible": self.decision.compatible,
+            "schema_change": self.policy,
+            "allowed": self.allowed,
         }
 
 
-def plan_of(topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None) -> SchemaPlan:
+def plan_of(topic: str, history: Sequence[TopicSchema], key: Source | None, value: Source | None, policy: Policy = "evolve") -> SchemaPlan:
     """What archiving would do if these were the newest messages. Raises ConfigInvalid for a message that is not mapped.
 
     Ids of new columns are those that follow the recorded ones; a table with columns of somebody else's has later ones.
@@ -101,7 +111,7 @@ def plan_of(topic: str, history: Sequence[TopicSchema], key: Source | None, valu
     now = [*history, decision.schema] if decision.schema not in history else list(history)
     active = [one for one in mapping_of(now) if one.active]
     unchanged = tuple(one for one in active if not any((one.side, above) in changed for above in _with_above(one.path)))
-    return SchemaPlan(topic, history[-1].version if history else None, decision, unchanged)
+    return SchemaPlan(topic, history[-1].version if history else None, decision, unchanged, policy)
 
 
 def first_version(source: Source, side: SideName) -> list[TopicSchema]:

@@ -23,6 +23,7 @@ from archiver.status.journal import Journal
 from archiver.status.standing import Standing
 from archiver.telemetry_metrics import (
     COMMIT_BUCKETS_S,
+    COMPATIBILITIES,
     DECODE_CAUSES,
     FILE_STATES,
     JOBS,
@@ -245,6 +246,8 @@ class Numbers:
                     continue
                 for metric in _OF_TOPIC:
                     self._counts[metric][name,] += 0
+                for compatibility in COMPATIBILITIES:
+                    self._counts["archiver_schema_changes_total"][name, compatibility] += 0
                 for side in (side for side, schema in (("key", topic.key), ("value", topic.value)) if schema is not None):
                     for cause in DECODE_CAUSES:
                         self._counts["archiver_decode_errors_total"][name, side, cause] += 0
@@ -262,6 +265,9 @@ class Numbers:
                 name = self._topic(item.topic)
                 for metric, attribute in _OF_TOPIC.items():
                     self._counts[metric][name,] += getattr(item, attribute)
+                if item.schema_change is not None:
+                    compatibility = COMPATIBILITIES[bool(item.schema_change["incompatible"])]
+                    self._counts["archiver_schema_changes_total"][name, compatibility] += 1
                 for told, count in item.decode_errors.items():
                     side, _, cause = told.partition(":")
                     self._counts["archiver_decode_errors_total"][name, side, cause] += count

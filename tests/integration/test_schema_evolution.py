@@ -152,6 +152,74 @@ def test_rows_of_every_schema_are_read_with_their_meaning(sales: Sales) -> None:
     sales.check()
 
 
+def test_a_change_is_logged_and_reported_once(sales: Sales, caplog: pytest.LogCaptureFixture) -> None:
+    sales.send(price=1, city="Rome")
+    archived(sales)
+    assert [one for one in caplog.messages if "schema" in one] == [], "a first version is no change"
+    sales.use(OTHER)
+    sales.send(price="free")
+    report = sales.archive()
+    assert report.schema_change == {
+        "from": 1,
+        "to": 2,
+        "changes": 3,
+        "incompatible": 1,
+        "incompatible_fields": ["value.price"],
+    }
+    lines = [(one.levelname, one.getMessage()) for one in caplog.records if "schema" in one.getMessage()]
+    assert lines == [("WARNING", "topic sales: schema 1 → 2, 1 incompatible: value.price (int → string, now in value.price_v2)")]
+    sales.send(price="more")
+    assert sales.archive().schema_change is None
+    assert len([one for one in caplog.messages if "incompatible" in one]) == 1
+    sales.check()
+
+
+@pytest.mark.parametrize(("policy", "accepting"), [("compatible", "evolve"), ("refuse", "compatible"), ("refuse", "evolve")])
+@pytest.mark.parametrize("kind", ["iceberg", "parquet"])
+def test_a_change_that_is_not_allowed_halts_until_it_is_accepted(sales: Sales, policy: str, accepting: str, kind: str) -> None:
+    if kind == "parquet":
+        sales.topic["archive"] = {"kind": "parquet"}
+    sales.topic["schema_change"] = policy
+    sales.use(FIRST)
+    sales.send(price=1, city="Rome", note="x")
+    archived(sales)
+    sales.use(WIDER if accepting == "compatible" else OTHER)
+    assert sales.archive().state == "halted", "also with nothing to archive"
+    sales.send(price=2 if accepting == "compatible" else "free")
+    report = sales.archive()
+    assert (report.state, report.waiting, report.schema_change) == ("halted", 1, None)
+    assert report.why is not None
+    assert f"schema_change: {policy} does not allow this" in report.why
+    assert f"Accept it with schema_change: {accepting} and a reload" in report.why
+    assert ("value.price (int → string" if accepting == "evolve" else "value.town (renamed from city)") in report.why
+    assert sorted(sales.ledger().schemas) == [1], "nothing is recorded"
+    if kind == "iceberg":
+        assert set(sales.table_columns()) & {"price_v2", "town", "code"} == set(), "the table is as it was"
+    sales.topic["schema_change"] = accepting
+    sales.use(WIDER if accepting == "compatible" else OTHER)
+    archived(sales)
+    sales.topic["schema_change"] = policy
+    sales.use(WIDER if accepting == "compatible" else OTHER)
+    sales.send(price=3 if accepting == "compatible" else "more")
+    archived(sales)
+    assert sorted(sales.ledger().schemas) == [1, 2], "what was accepted stays accepted"
+    if kind == "iceberg":
+        sales.check()
+
+
+def test_the_former_schema_ends_the_halt(sales: Sales) -> None:
+    sales.topic["schema_change"] = "compatible"
+    sales.use(FIRST)
+    sales.send(price=1)
+    archived(sales)
+    sales.use(OTHER)
+    assert sales.archive().state == "halted"
+    sales.use(WIDER)
+    sales.send(price=2)
+    archived(sales)
+    sales.check()
+
+
 def test_a_configured_name_outlives_its_field(sales: Sales) -> None:
     for fields, values in ((FIRST, {"city": "Rome"}), (FIRST[:1], {"price": 1}), (FIRST, {"city": "Oslo"})):
         sales.use(fields, {"city": "place"})

@@ -54,6 +54,7 @@ def test_what_can_be_applied_is_named_with_its_old_and_new_value(tmp_path: Path)
     document["cleanup"] = {"grace": "90s"}
     document["daemon"] = {"audit_interval": "2h", "shutdown_grace": "10s"}
     document["topics"][0]["archive"]["idle_max"] = "5s"
+    document["topics"][0]["schema_change"] = "refuse"
     document["topics"][1]["retention"] = "forever"
     applied, refused, after = changes(tmp_path, document)
     assert sorted(applied) == [
@@ -63,6 +64,7 @@ def test_what_can_be_applied_is_named_with_its_old_and_new_value(tmp_path: Path)
         "daemon.audit_interval: 1h -> 2h",
         "daemon.shutdown_grace: 1m -> 10s",
         "topics.a.archive.idle_max: (not set) -> 5s",
+        "topics.a.schema_change: evolve -> refuse",
     ]
     assert refused == []
     assert after == settings(tmp_path, document)

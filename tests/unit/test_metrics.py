@@ -332,6 +332,20 @@ def test_what_runs_did() -> None:
     assert cleaned == [1, 2, 6]
 
 
+def test_changes_of_schemas_are_counted_by_compatibility() -> None:
+    at = rig()
+    report = ArchiveReport()
+    report.of("orders").schema_change = {"from": 1, "to": 2, "changes": 3, "incompatible": 2, "incompatible_fields": ["value.price"]}
+    report.of("events").schema_change = {"from": 4, "to": 5, "changes": 1, "incompatible": 0, "incompatible_fields": []}
+    report.of("other")
+    at.numbers.archived(report)
+    at.numbers.archived(report)
+    found = at.shown()
+    assert found[series("archiver_schema_changes_total", topic="orders", compatibility="incompatible")] == 2
+    assert found[series("archiver_schema_changes_total", topic="events", compatibility="compatible")] == 2
+    assert series("archiver_schema_changes_total", topic="other", compatibility="compatible") not in found
+
+
 def test_findings_are_shown_by_id_and_what_was_repaired_is_counted() -> None:
     at = rig()
     assert not any("archiver_findings{" in name for name in at.shown()), "absent before the first reconciling"
