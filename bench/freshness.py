@@ -7,12 +7,13 @@ snapshot: a batch is visible when the bounds of `kafka.offset` of files in the s
 Times are taken when the reader has read that, so they are too long by as much as its poll (`poll_s`), never too short. At the end the table
 has as many records as were sent.
 
-- `profiles`: with the settings as they are by default, and with the eager ones of docs/operations/freshness.md. What comes before the first
+- `profiles`: with the settings as they are by default, with the eager ones of docs/operations/freshness.md, and with these while the daemon
+  reconciles and cleans each minute and audits every 20 s (`upkeep`); `cycles` counts what of this ended well. What comes before the first
   snapshot, while Spark starts, and within `warm_up_s` after it is left out. Sending goes on until all that was measured is visible.
   `oldest_s` is of each snapshot the batch that waited longest, and its slope over time says whether archiving keeps up.
 - `idle`: CPU of a daemon with 1,000 topics and a table each, to which nobody sends; and with one.
 
-    python -m bench.freshness [--parts eager defaults idle] [--seconds 300] [--rate 20000] [--idle-topics 1000] [--idle-seconds 60]
+    python -m bench.freshness [--parts eager upkeep defaults idle] [--seconds 300] [--rate 20000] [--idle-topics 1000] [--idle-seconds 60]
                               [--quick] [--output FILE]
 
 A part that is asked for replaces that part of the file, and what else is in it stays.
@@ -57,6 +58,9 @@ PATIENCE_S = 600.0
 WANTED_P99_S = 15.0
 WANTED_IDLE_CORES = 0.05
 TABLE = "bench.orders"
+JOBS = ("tick", "reconcile", "cleanup", "audit")
+UPKEEP: dict[str, dict[str, str]] = {"cleanup": {"interval": "1m", "grace": "1m"}, "daemon": {"audit_interval": "20s"}}
+"""As often as the settings allow."""
 
 
 @dataclass(frozen=True)
@@ -206,6 +210,7 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
         reader.until(logged(daemon))
         batches = sender.end()
         reader.until(batches[-1].ends)
+        metrics = daemon.metrics()
         daemon.stop()
     measured = [batch for batch in batches if began_s <= batch.acknowledged_s < ended_s]
     found = delays(measured, reader.seen)
@@ -223,6 +228,7 @@ def profile(folder: Path, groups: Mapping[str, Any], sizes: Sizes) -> dict[str, 
         "oldest_slope_s_per_minute": round(60 * theil_sen(whole), 3) if len(whole) > 2 else None,
         "poll_s": {"p50": round(percentile(reader.gaps_s, 50), 3), "max": round(max(reader.gaps_s), 3)},
         "cores": cores.told(),
+        "cycles": {job: int(metrics.get(series("archiver_cycles_total", job=job, outcome="fine"), 0)) for job in JOBS},
         "p99_below_wanted": p99_s < WANTED_P99_S,
     }
 
@@ -263,7 +269,8 @@ def idles(root: Path, sizes: Sizes) -> dict[str, Any]:
 
 def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, Any]) -> dict[str, Any]:
     """The result document; what was not asked for is as `known`."""
-    groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": {"archive": eager_archive()}}
+    eager = {"archive": eager_archive()}
+    groups: dict[str, dict[str, Any]] = {"defaults": {}, "eager": eager, "upkeep": {**eager, **UPKEEP}}
     load = os.getloadavg()[0] if set(parts) == set(PARTS) else max(os.getloadavg()[0], known.get("machine", {}).get("load_before", 0.0))
     return {
         "what": "seconds from the acknowledgement of a batch until a reader of the table sees all of it, and the CPU of an idle daemon",
@@ -284,7 +291,7 @@ def measure(sizes: Sizes, parts: Sequence[str], root: Path, known: Mapping[str, 
     }
 
 
-PARTS = ("eager", "defaults", "idle")
+PARTS = ("eager", "upkeep", "defaults", "idle")
 QUICK = Sizes(8.0, 200, 0.0, 3, 2.0, 0.0)
 
 

@@ -206,6 +206,8 @@ def test_freshness_follows_its_figures_and_what_was_run() -> None:
     made = section(reading.freshness, freshness=found)
     assert verdicts(made) == ["**missed**", "**missed**"]
     assert "took 5.1 % of a core" in words(made)
+    found["profiles"]["upkeep"] = eager
+    assert "cleaning each minute" in words(section(reading.freshness, freshness=found))
     found["profiles"] = {"defaults": {**eager, "oldest_slope_s_per_minute": None}}
     found["idle"] = None
     made = section(reading.freshness, freshness=found)
