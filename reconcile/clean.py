@@ -275,9 +275,9 @@ class CleanRun:
         if report.deleted and not report.dry_run:
             parts.progress(f"{len(report.deleted)} condemned objects deleted")
             self._lead()
-            told = [key for key in report.deleted if key in condemned]
+            gone = [key for key in report.deleted if key in condemned]
             failpoints.reach("deleted.append.before")
-            append_in_parts(parts.leader, told, lambda part, _: pb.Deleted(keys=part), lambda key: f"the deletion of {key}")
+            append_in_parts(parts.leader, gone, lambda part, _: pb.Deleted(keys=part), lambda key: f"the deletion of {key}")
             failpoints.reach("deleted.append.after")
 
     def _delete_all(self, report: CleanReport, seen: _Seen, due: Sequence[str], sizes: Mapping[str, int]) -> None:

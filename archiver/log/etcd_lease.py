@@ -75,7 +75,7 @@ class SignOfLife:
             os.pwrite(self._descriptor, text, 0)
 
     def end(self) -> None:
-        """Free the lock. The text stays: whoever reads it may revoke a lease that could not be given back."""
+        """Free the lock. The text stays: a lease that could not be given back may be revoked by it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             with contextlib.suppress(OSError):

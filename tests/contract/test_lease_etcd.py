@@ -105,7 +105,7 @@ def test_a_holder_of_another_machine_that_is_killed_loses_it_in_time(etcd: Etcd,
 
 
 LONG_S = 600
-"""Nobody waits for the end of such a lease here."""
+"""No test waits for the end of such a lease."""
 
 
 def test_the_lease_of_a_killed_process_of_this_machine_is_taken_at_once(etcd: Etcd, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_lease_that_could_not_be_given_back_is_taken_at_once_after_a_restart(e
 
 
 def test_a_member_has_a_third_of_a_lease_to_answer_a_refresh(etcd: Etcd, tmp_path: Path) -> None:
-    """Whatever the limit of other requests is: one member that hangs must not cost a short lease."""
+    """One member that hangs must not cost a short lease, although other requests may take longer."""
     lease = lease_of(etcd, tmp_path, "host:1", timeout_s=60, ttl_s=3)
     limits: list[float] = []
     for member in lease._cluster._members:
