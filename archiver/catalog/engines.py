@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
 
 from archiver.objects.place import StorePlace
 
@@ -24,6 +25,8 @@ REGION_OF_ENDPOINTS = "us-east-1"
 
 
 BY_ID = "-- the table's columns have changed: this finds them by field id, and needs DuckDB 2.0 or newer"
+_READ_OPTIONS = "hive_partitioning = false, can_have_nan = true"
+"""The second because minima and maxima of older archives leave NaN out."""
 BY_NAME = "-- the table's columns have changed, and this finds them by the names that each file has; Spark and Trino find them by field id"
 
 
@@ -49,6 +52,8 @@ def spark_sql(catalog: str, properties: Mapping[str, str], place: StorePlace, qu
         settings[f"{prefix}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
         reached = {"s3.endpoint": place.s3.endpoint, "s3.path-style-access": _path_style(place), "client.region": _region(place)}
         settings |= {f"{prefix}.{name}": value for name, value in reached.items() if value is not None}
+    # Or Spark makes a Hive metastore, `metastore_db/` and `derby.log`, in the folder in which this is run.
+    settings["spark.sql.catalogImplementation"] = "in-memory"
     lines = [f"{command} --packages {','.join(packages)}"]
     lines += [f"  --conf {shlex.quote(f'{name}={value}')}" for name, value in settings.items()]
     lines += [f"  --conf spark.sql.defaultCatalog={catalog} -e {shlex.quote(query)}"]
@@ -91,8 +96,32 @@ def duckdb(uris: Iterable[str], columns_by_id: str | None = None) -> str:
     """
     paths = ", ".join("'" + _unglobbed(uri.removeprefix("file://")).replace("'", "''") + "'" for uri in sorted(uris))
     if columns_by_id is None:
-        return f"SELECT * FROM read_parquet([{paths}], union_by_name = true, hive_partitioning = false)"  # noqa: S608 - printed, not run
-    return f"{BY_ID}\nSELECT * FROM read_parquet([{paths}], hive_partitioning = false, schema = {columns_by_id})"
+        return f"SELECT * FROM read_parquet([{paths}], union_by_name = true, {_READ_OPTIONS})"  # noqa: S608 - printed, not run
+    return f"{BY_ID}\nSELECT * FROM read_parquet([{paths}], {_READ_OPTIONS}, schema = {columns_by_id})"
+
+
+def duckdb_secret(place: StorePlace) -> str | None:
+    """The statement with which DuckDB reaches a bucket, with placeholders for keys that the configuration states; None without a bucket."""
+    if not place.is_s3:
+        return None
+    settings = {"TYPE": "s3", "SCOPE": _text(place.uri)}
+    if place.s3.access_key_id is None:
+        settings["PROVIDER"] = "credential_chain"
+    else:
+        settings |= {"KEY_ID": "'<access key id>'", "SECRET": "'<secret access key>'"}
+    if place.s3.endpoint:
+        parts = urlsplit(place.s3.endpoint)
+        settings |= {"ENDPOINT": _text(parts.netloc.rpartition("@")[2]), "USE_SSL": "true" if parts.scheme == "https" else "false"}
+    if place.s3.path_style:
+        settings["URL_STYLE"] = "'path'"
+    region = _region(place)
+    if region is not None:
+        settings["REGION"] = _text(region)
+    return f"CREATE OR REPLACE SECRET archiver ({', '.join(f'{name} {value}' for name, value in settings.items())});"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _unglobbed(path: str) -> str:

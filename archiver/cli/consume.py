@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli.completion import complete_topic
+from archiver.cli.completion import complete_scope
 from archiver.cli.exits import FINE
 from archiver.cli.following import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
 from archiver.cli.output import progress
 from archiver.clock import SystemClock
-from archiver.errors import Corrupted, InvalidInput, RetryLater
+from archiver.errors import Corrupted, InvalidInput, RetryLater, no_partition
 from archiver.ids import TopicId
+from archiver.jobs.scope import parse_scope
 from archiver.jobs.topic_setup import fetch_schemas, recorded_schemas
 from archiver.stream.decode import Decoder
 from archiver.stream.records import StreamRecord
@@ -24,6 +25,7 @@ from intake.record_json import record_json
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
+    from intake.fold_state import TopicState
 
 POLL_S = 0.3
 """With --follow, time between two looks at the log's tail."""
@@ -35,7 +37,10 @@ DAMAGED_MAX = 3
 
 
 def consume(
-    topic: Annotated[str, typer.Option("--topic", help="The topic to read.", autocompletion=complete_topic)],
+    topic: Annotated[
+        str,
+        typer.Option("--topic", help="The topic to read, or some of its partitions: orders:3, orders:0-3.", autocompletion=complete_scope),
+    ],
     config: ConfigOption = None,
     partition: Annotated[int | None, typer.Option("--partition", help="Only this partition (default: all, one after the other).")] = None,
     start: Annotated[int, typer.Option("--from", help="First offset, in each partition.")] = 0,
@@ -58,21 +63,34 @@ def consume(
     """
     if start < 0:
         raise InvalidInput(f"--from {start} is negative; offsets begin at 0")
+    topic, scope = parse_scope(topic)
+    if scope is not None and partition is not None:
+        raise InvalidInput("--topic names partitions already; leave out --partition")
     with application(config) as app:
         state = app.topic(topic)
-        partitions = range(state.partitions) if partition is None else [partition]
+        partitions = _partitions(state, scope, partition)
         line = _printer(app, topic, decode, text)
         for one in partitions:
             first = app.ledger().topic(state.topic_id).start(one)
             if start < first:
                 progress(f"offset {start} is out of range: retention has left {topic} partition {one} from {first} on; reading from there")
-        waiting = _Waiting(app, topic, state.topic_id, list(partitions), start)
+        waiting = _Waiting(app, topic, state.topic_id, partitions, start)
         ended = None if uncommitted else waiting.tell
         with ended_by_signals():
-            for record in _records(app, state.topic_id, list(partitions), start, limit, follow, uncommitted, ended):
+            for record in _records(app, state.topic_id, partitions, start, limit, follow, uncommitted, ended):
                 sys.stdout.write(line(record) + "\n")
             sys.stdout.flush()
     return FINE
+
+
+def _partitions(state: TopicState, scope: frozenset[int] | None, partition: int | None) -> list[int]:
+    """Those to read, in order; raises `NotFound` for one that the topic does not have."""
+    if scope is None:
+        return list(range(state.partitions)) if partition is None else [partition]
+    beyond = [one for one in sorted(scope) if one >= state.partitions]
+    if beyond:
+        raise no_partition(state.name, beyond[0], state.partitions)
+    return sorted(scope)
 
 
 class _Waiting:

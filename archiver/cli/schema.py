@@ -87,7 +87,7 @@ def show(topic: _Topic, config: ConfigOption = None, output: OutputOption = Outp
 
 @app.command("plan")
 def plan(
-    topic: _Topic,
+    topic: Annotated[str | None, typer.Argument(help="The topic's name (default: all topics).", autocompletion=complete_topic)] = None,
     config: ConfigOption = None,
     side: _Side = SideOption.VALUE,
     descriptor_set: _DescriptorSet = None,
@@ -96,8 +96,25 @@ def plan(
     output: OutputOption = Output.TEXT,
 ) -> int:
     """What a newer schema would do to a topic's table, before any record uses it. Without a schema: what the configuration names now."""
-    found = _planned(topic, config, side, descriptor_set, protos, message)
+    if topic is None:
+        if descriptor_set is not None or protos is not None or message is not None:
+            raise InvalidInput("name the topic whose newer schema this is: archiver schema plan TOPIC")
+        return _plan_all(config, output)
+    with application(config) as app_:
+        found = _planned(app_, topic, side, descriptor_set, protos, message)
     _print(found, output)
+    return FINE
+
+
+def _plan_all(config: Path | None, output: Output) -> int:
+    """The plans of all configured topics, each as for one."""
+    with application(config) as app_:
+        plans = [_planned(app_, one.name, SideOption.VALUE, None, None, None) for one in app_.settings.topics]
+    if output is Output.JSON:
+        print_json({"topics": [one.to_json() for one in plans]})
+        return FINE
+    for one in plans:
+        _print(one, output)
     return FINE
 
 
@@ -118,7 +135,8 @@ def check(
     if (topic is None) == (against is None):
         raise InvalidInput("name either a topic, or with --against the descriptor set to compare with")
     if topic is not None:
-        found = _planned(topic, config, side, descriptor_set, protos, message)
+        with application(config) as app_:
+            found = _planned(app_, topic, side, descriptor_set, protos, message)
     else:
         assert against is not None, "one of the two is there"
         found = _compared(against, side, descriptor_set, protos, message)
@@ -127,30 +145,29 @@ def check(
 
 
 def _planned(
-    topic: str, config: Path | None, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None
+    app_: Application, topic: str, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None
 ) -> SchemaPlan:
     from archiver.status.mapping import plan_of, with_envelope_of
 
-    with application(config) as app_:
-        history = _history(app_, topic)
-        settings = app_.settings.topic(topic)
-        configured: dict[SideOption, SchemaSettings | None] = {
-            name: None if settings is None else getattr(settings, name) for name in SideOption
-        }
-        newest = {name: getattr(history[-1], name) if history else None for name in SideOption}
-        sources: dict[SideOption, Source | None] = {}
-        for name in SideOption:
-            group, known = configured[name], newest[name]
-            if descriptor_set is None and protos is None:
-                if message is not None:
-                    raise InvalidInput("--message is the message of --descriptor-set or --protos; give one of them")
-                sources[name] = None if group is None else app_.fetch_schema(group, known).source
-            elif name is side:
-                sources[name] = with_envelope_of(_given(descriptor_set, protos, message, group), known)
-            elif known is not None:
-                sources[name] = known.source()
-            else:
-                sources[name] = None if group is None else app_.fetch_schema(group, known).source
+    history = _history(app_, topic)
+    settings = app_.settings.topic(topic)
+    configured: dict[SideOption, SchemaSettings | None] = {
+        name: None if settings is None else getattr(settings, name) for name in SideOption
+    }
+    newest = {name: getattr(history[-1], name) if history else None for name in SideOption}
+    sources: dict[SideOption, Source | None] = {}
+    for name in SideOption:
+        group, known = configured[name], newest[name]
+        if descriptor_set is None and protos is None:
+            if message is not None:
+                raise InvalidInput("--message is the message of --descriptor-set or --protos; give one of them")
+            sources[name] = None if group is None else app_.fetch_schema(group, known).source
+        elif name is side:
+            sources[name] = with_envelope_of(_given(descriptor_set, protos, message, group), known)
+        elif known is not None:
+            sources[name] = known.source()
+        else:
+            sources[name] = None if group is None else app_.fetch_schema(group, known).source
     policy = "evolve" if settings is None else settings.schema_change
     return plan_of(topic, history, sources[SideOption.KEY], sources[SideOption.VALUE], policy)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 def tables(
     config: ConfigOption = None,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic's table.", autocompletion=complete_topic)] = None,
+    files: Annotated[
+        bool, typer.Option("--files", help="Print DuckDB's statement over the current files in full; the next commit makes it stale.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Every topic's table, where it is, and how Spark, Trino and DuckDB read it."""
@@ -44,7 +48,7 @@ def tables(
         if item["gone"] is not None:
             print(f"note: {item['gone']}")
         if item["files"]:
-            print(f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in Trino:\n{item['trino']}\n-- in DuckDB:\n{item['duckdb']}")
+            print(f"\n-- {item['table']} in Spark:\n{item['spark']}\n-- in Trino:\n{item['trino']}\n{_duckdb_text(item, files)}")
     for name, text in {item["catalog"]: item["trino_catalog"] for item in found if item["files"] and item["trino_catalog"]}.items():
         print(f"\n-- etc/catalog/{name}.properties of Trino:\n{text}")
     return FINE
@@ -82,17 +86,30 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
         if ledger is not None and is_gone(ledger):
             document |= {"rows": None, "files": None, "gone": gone_text(table, topic, ledger)}
         return document
-    files = app.live_files(catalog, view)
-    document["rows"] = sum(item.record_count for item in files)
-    document["files"] = len(files)
+    found = app.live_files(catalog, view)
+    document["rows"] = sum(item.record_count for item in found)
+    document["files"] = len(found)
     properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
     place = StorePlace.of(app.settings.data)
     document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, here.spark_sql()))
     document["trino"] = engines.trino(catalog, table)
     document["trino_catalog"] = engines.trino_catalog(properties, place)
-    document["duckdb"] = _duckdb(view, [item.path for item in files]) if files else None
+    document["duckdb"] = _duckdb(view, [item.path for item in found]) if found else None
+    document["duckdb_secret"] = engines.duckdb_secret(place)
     return document
+
+
+def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
+    """A command that always reads the current rows; `in_full`, a statement for a DuckDB of the user's own."""
+    query = shlex.quote(f"SELECT * FROM {item['table']} LIMIT 10")  # noqa: S608 - printed, not run
+    if not in_full:
+        return (
+            f"-- in DuckDB, always the current rows:\n{here.archiver()} query {query}\n"
+            f"-- in a DuckDB of your own: `{here.archiver()} tables --topic {item['topic']} --files` lists the {item['files']} files of now"
+        )
+    head = f"-- in DuckDB, the files of snapshot {item['snapshot_id']}; stale after the next commit, so print it again then:"
+    return "\n".join(str(line) for line in (head, item["duckdb_secret"], item["duckdb"]) if line is not None)
 
 
 def _duckdb(view: TableView, uris: Sequence[str]) -> str:

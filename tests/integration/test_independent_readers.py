@@ -134,6 +134,7 @@ def test_what_tables_prints_runs_as_it_stands(archived: tuple[Deployment, dict[t
     command = found["clicks"]["spark"].replace("SELECT * FROM shop.clicks LIMIT 10", "SELECT count(*) FROM shop.clicks")
     assert "count(*)" in command
     first, rest = command.split("\n", 1)
+    before = set(deployment.root.iterdir())
     kept = f" --conf spark.jars.ivy={IVY_CACHE} --conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1"
     first = first.replace("spark-sql", str(Path(sys.executable).parent / "spark-sql"), 1) if first.startswith("spark-sql") else first
     done = subprocess.run(
@@ -147,6 +148,7 @@ def test_what_tables_prints_runs_as_it_stands(archived: tuple[Deployment, dict[t
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == [str(expected)]
+    assert set(deployment.root.iterdir()) == before, "no metastore_db, no derby.log, no spark-warehouse"
 
 
 def test_bounds_lead_to_the_one_file(archived: tuple[Deployment, dict[tuple[str, int], list[Any]]]) -> None:

@@ -204,6 +204,14 @@ def replaced(lake: Lake, text: str) -> str:
     return text.replace("4711", str(first.snapshot_id))
 
 
+def test_the_query_inside_lists_survives_a_new_field(engines: Mapping[str, Callable[[str], Answer]]) -> None:
+    """The page's query of Trino, over lines that have a field more than it names."""
+    (query,) = (block.text for block in QUERIES if (block.options[0], block.title) == ("trino", "lines"))
+    kind = "ROW(lines ARRAY(ROW(sku varchar, quantity integer, colour varchar, unrecognized varbinary)))"
+    rows = f"(SELECT CAST(ROW(ARRAY[ROW('a', 1, 'red', NULL), ROW('a', 2, 'blue', NULL)]) AS {kind}) AS value)"
+    assert told(engines["trino"](query.replace("lake.shop.orders", rows))) == [["a", 3]]
+
+
 @pytest.mark.parametrize("block", QUERIES, ids=[f"{block.options[0]}-{block.title}" for block in QUERIES])
 def test_a_query_of_the_page(lake: Lake, engines: Mapping[str, Callable[[str], Answer]], block: Block) -> None:
     answer = engines[block.options[0]](replaced(lake, block.text))

@@ -128,6 +128,9 @@ def test_unknown_topic_and_partition(filled: tuple[Deployment, list[Any]]) -> No
     deployment, acknowledged = filled
     refused(deployment.cli("consume", "--topic", "ordres"), "ordres", "orders")
     refused(deployment.cli("consume", "--topic", "orders", "--partition", "3"), "orders", "partition 3")
+    refused(deployment.cli("consume", "--topic", "orders:3"), "orders", "partition 3")
+    refused(deployment.cli("consume", "--topic", "orders:1-0"), "ends before it begins")
+    refused(deployment.cli("consume", "--topic", "orders:0", "--partition", "1"), "--partition")
     refused(deployment.cli("consume", "--topic", "orders", "--partition", "0", "--from", "99999"), "99999")
     refused(deployment.cli("consume", "--topic", "orders", "--partition", "0", "--from", "-1"), "-1")
     alone = deployment.cli("consume", "--topic", "orders", "--from", "-1")

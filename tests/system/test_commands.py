@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 from pathlib import Path
 
@@ -254,6 +255,7 @@ def test_tables(archived: Deployment) -> None:  # noqa: F811
         "trino",
         "trino_catalog",
         "duckdb",
+        "duckdb_secret",
     ]
     for item in document["tables"]:
         assert list(item) == fields
@@ -264,6 +266,14 @@ def test_tables(archived: Deployment) -> None:  # noqa: F811
     out = archived.cli("tables").out
     assert "spark-sql --packages" in out
     assert 'SELECT * FROM "local"."shop"."orders" LIMIT 10' in out
+    assert ".parquet" not in out, "a list of files grows with the table, and is stale after the next commit"
+    command = "query 'SELECT * FROM shop.orders LIMIT 10'"
+    assert command in out
+    assert archived.cli(*shlex.split(command)).code == 0
+    item = next(item for item in document["tables"] if item["topic"] == "orders")
+    full = archived.cli("tables", "--topic", "orders", "--files").out
+    assert item["duckdb"] in full
+    assert f"-- in DuckDB, the files of snapshot {item['snapshot_id']}; stale after the next commit" in full
 
 
 def test_tables_that_are_not_there(deployment: Deployment) -> None:

@@ -118,6 +118,12 @@ def test_plan_tells_what_the_newest_schema_would_do_and_does_nothing(deployment:
     same = deployment.cli("schema", "plan", "orders", "--output", "json").json()
     assert (same["version"], same["changes"], same["compatible"], len(same["unchanged"])) == (1, [], True, 5)
     assert "no change to version 1" in deployment.cli("schema", "plan", "orders").out
+    every = deployment.cli("schema", "plan", "--output", "json").json()["topics"]
+    assert [one["topic"] for one in every] == [one["name"] for one in deployment.document()["topics"]]
+    assert every[0] == same
+    assert "orders: no change to version 1" in deployment.cli("schema", "plan").out
+    refused = deployment.cli("schema", "plan", "--message", "shop.Order")
+    assert (refused.code, "name the topic" in refused.err) == (3, True)
     write(deployment.root / "shop.binpb", shop(renamed, add("note", 9)))
     configured = deployment.cli("schema", "plan", "orders", "--output", "json")
     assert whats(configured) == [("renamed", "client", True), ("added", "note", True)]

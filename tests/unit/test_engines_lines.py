@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.catalog.configured import ConfiguredCatalogs
-from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES, spark_sql, trino, trino_catalog
+from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES, duckdb_secret, spark_sql, trino, trino_catalog
 from archiver.catalog.engines import duckdb as duckdb_line
 from archiver.ids import SystemIds
 from archiver.objects.place import S3Options, StorePlace
@@ -44,6 +44,7 @@ def test_spark_with_an_embedded_catalog() -> None:
         "spark.sql.catalog.local.uri": "jdbc:sqlite:/data/my folder/catalog.db",
         "spark.sql.catalog.local.warehouse": "file:///data/my folder",
         "spark.sql.defaultCatalog": "local",
+        "spark.sql.catalogImplementation": "in-memory",
     }
 
 
@@ -85,6 +86,7 @@ def test_spark_on_a_bucket() -> None:
         "spark.sql.catalog.lake.s3.path-style-access": "true",
         "spark.sql.catalog.lake.client.region": "us-east-1",
         "spark.sql.defaultCatalog": "lake",
+        "spark.sql.catalogImplementation": "in-memory",
     }
     on_aws = confs(words(spark_sql("lake", {"type": "rest", "uri": "http://c"}, StorePlace("s3://b/p"), "SELECT 1")))
     assert not [name for name in on_aws if ".s3." in name or "region" in name]
@@ -135,5 +137,34 @@ def test_duckdb_line_does_not_depend_on_the_order_of_files() -> None:
     assert (
         duckdb_line(["file:///b", "file:///a"])
         == duckdb_line(["file:///a", "file:///b"])
-        == ("SELECT * FROM read_parquet(['/a', '/b'], union_by_name = true, hive_partitioning = false)")
+        == ("SELECT * FROM read_parquet(['/a', '/b'], union_by_name = true, hive_partitioning = false, can_have_nan = true)")
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (S3Options(), ["PROVIDER credential_chain"]),
+        (
+            S3Options(endpoint="http://s3:9000", path_style=True, access_key_id="hunter2", secret_access_key="hunter2"),
+            [
+                "KEY_ID '<access key id>'",
+                "SECRET '<secret access key>'",
+                "ENDPOINT 's3:9000'",
+                "USE_SSL false",
+                "URL_STYLE 'path'",
+                "us-east-1",
+            ],
+        ),
+        (
+            S3Options(endpoint="https://user:hunter2@s3.example", region="eu-central-1"),
+            ["ENDPOINT 's3.example'", "USE_SSL true", "eu-central-1"],
+        ),
+    ],
+)
+def test_duckdb_reaches_a_bucket_by_a_statement_that_parses_and_holds_no_secret(options: S3Options, parts: list[str]) -> None:
+    line = duckdb_secret(StorePlace("s3://b/it's", options)) or ""
+    assert [part for part in [*parts, "SCOPE 's3://b/it''s'"] if part not in line] == []
+    assert "hunter2" not in line
+    assert len(duckdb.extract_statements(line)) == 1
+    assert duckdb_secret(StorePlace("file:///d")) is None
