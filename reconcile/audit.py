@@ -4,12 +4,13 @@ Owns the audit document (`archiver audit --output json`), frozen by this version
 
     {"verdict": "valid" | "invalid" | "unknown",
      "partitions": [{"topic", "topic_id", "partition", "start", "watermark", "stable", "next", "rows",
-                     "gaps": [[from, to], …], "missing": […], "doubled": […], "removed": […], "pending": […],
+                     "gaps": [[from, to], …], "missing": […], "doubled": […], "removed": […], "altered": […], "pending": […],
                      "proof": "bounds" | "rows", "verdict", "why"}, …],
      "checked_at": "2026-01-02T03:04:05.678901Z", "snapshot_ids": {topic: snapshot id or null}}
 
 Every range is `[from, to]` with `to` exclusive. `gaps` are the offsets below `next` that hold no record because their transaction was
-aborted, archived or not. `why` is null or text. Partitions stand in the order of topic names and numbers.
+aborted, archived or not. `altered` are offsets whose rows another writer changed; only the deep audit reports them. `why` is null or text.
+Partitions stand in the order of topic names and numbers.
 
 The fast audit goes by manifests; the deep one (`reconcile.deep`) then looks at every row of the files that were seen. Both judge alike.
 
@@ -285,6 +286,7 @@ def partition_document(view: TopicView, finding: PartitionFinding) -> dict[str, 
         "missing": _lists(finding.missing),
         "doubled": _lists(finding.doubled),
         "removed": _lists(finding.removed),
+        "altered": _lists(finding.altered),
         "pending": _lists(finding.pending),
         "proof": finding.proof,
         "verdict": finding.verdict,

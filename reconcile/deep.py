@@ -1,15 +1,15 @@
 """The deep audit: every row of a topic's files.
 
-Owns which files are read and how, and what is done about one that cannot be. Archives of ours are taken one by one: seal and footer first,
-then all rows, page checksums compared, the records rebuilt by the function that `consume` uses and compared by digest, with the footer's
-and, where all its intake files still exist, with that of intake. Files of somebody else are taken together, by their coordinates. Promises
-that a file which went while it was read, and whatever else was only not seen, is `unknown` and never `invalid`; that the driver holds runs
-of offsets and never rows. Must never write.
+Archives of ours are read one by one: seal and footer first, then all rows with page checksums compared. The records are rebuilt by the
+function that `consume` uses, and compared by digest with the footer and, where all its intake files still exist, with intake. Files of
+other writers are read together: first their coordinates, then every column, row by row with the rows of our archives at the same
+offsets (`compare.py`). A file that went while it was read, or was not seen for another reason, is `unknown` and never `invalid`. The
+driver holds runs of offsets and never rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -28,10 +28,11 @@ from archiver.stream.seal import check_seal
 from archiver.wording import counted
 from intake.backlog import Backlog
 from intake.window import windows
+from reconcile.compare import comparable, compared, needed, reference_files
 from reconcile.coverage import Range, merge
-from reconcile.proof import Sealed, between_files, orphans, proven
+from reconcile.proof import Sealed, between_files, proven
 from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile, RowReader
-from reconcile.views import FileView, RowFault, TableState, TopicView
+from reconcile.views import FileView, RewrittenRows, RowFault, TableState, TopicView
 
 FOOTERS_AT_A_TIME = 8
 SECOND_LOOKS_MAX = 20
@@ -93,6 +94,7 @@ class RowProof:
         if read.foreign:
             self._progress(f"{view.topic}: reading {counted(len(read.foreign), 'file')} of somebody else")
             read.found = self._reader.foreign([file for _, file in read.foreign])
+        rewritten = self._compared(topic_id, view, table, ledger, intake, read, wanted)
         own = [(work.view.path, work.rows) for work in read.works if work.rows is not None]
         short = [work.key for work in read.works if work.rows is None or work.rows.rows != work.sealed.rows]
         doubted = set(short[:SECOND_LOOKS_MAX])
@@ -110,7 +112,7 @@ class RowProof:
             removed={partition: tuple(runs) for partition, runs in read.found.removed.items()},
             removed_by=tuple(sorted({one.snapshot_id for one in table.hidden if one.readable})),
             faults=tuple(between_files(own, read.found, wanted)),
-            notes=tuple(self._orphans(topic_id, table, ledger, wanted)),
+            rewritten=rewritten,
         )
 
     def _hidden(self, table: TableState) -> dict[str, tuple[Range, ...]]:
@@ -206,6 +208,59 @@ class RowProof:
         if segments and all(there.get(segment.file.key) == segment.file.size for segment in segments):
             yield IntakeRange(work.file.uri, key.base, key.end, segments, merge(gap for look in looks for gap in look.gaps))
 
+    def _compared(
+        self,
+        topic_id: TopicId,
+        view: TopicView,
+        table: TableState,
+        ledger: TopicLedger,
+        intake: Backlog,
+        read: _Read,
+        wanted: Sequence[int],
+    ) -> dict[int, tuple[RewrittenRows, ...]]:
+        """What became of the rows in other writers' files, by partition. What keeps us from comparing is said of the rows, never raised."""
+        starts = {place.partition: place.start for place in view.partitions}
+        rows = comparable(read.found, {partition: starts.get(partition, 0) for partition in wanted})
+        if not rows or read.found.trouble is not None:
+            return {}
+        try:
+            references, lacking = self._references(topic_id, ledger, intake, read, rows)
+            self._progress(
+                f"{view.topic}: comparing {counted(len(read.foreign), 'file')} of another writer with {counted(len(references), 'archive')}"
+            )
+            versions = [TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items())]
+            return compared(self._reader, table, read.foreign, references, rows, versions, lacking)
+        except ArchiverError as error:
+            why = f"they could not be compared with the archives: {error}"
+            return {partition: (RewrittenRows(ranges, 0, why),) for partition, ranges in rows.items()}
+
+    def _references(
+        self, topic_id: TopicId, ledger: TopicLedger, intake: Backlog, read: _Read, rows: Mapping[int, Sequence[Range]]
+    ) -> tuple[list[RowFile], dict[int, list[tuple[Range, str]]]]:
+        """The archives that rows are compared with, each proved by its digest first; ranges of those that cannot be, with the reason.
+
+        An archive counts whether or not the table still names it: its records are a function of the log.
+        """
+        known = {work.key: work for work in read.works}
+        seen = {*known, *(key for one in read.others if one.key is not None and (key := key_of(self._objects, one.path)))}
+        others = _Read()
+        listed = [found for found in list_archives(self._objects, topic_id) if needed(rows, found.partition, found.base, found.end)]
+        for found in listed:
+            if found.key not in seen:
+                parsed = paths.parse_archive_key(found.key)
+                one = self._footer(FileView(self._objects.uri(found.key), 0, found.size, found.size, parsed), found.key, ())
+                others.works.append(one) if isinstance(one, _Work) else others.others.append(one)
+        self._read_archives(ledger, others)
+        self._read_intake(topic_id, others.works, intake)
+        views = [self._told(work, look_again=False) for work in (*read.works, *others.works)]
+        sound = {view.path for view in views if not view.faults}
+        files = [work.file for work in (*read.works, *others.works) if work.view.path in sound]
+        lacking: dict[int, list[tuple[Range, str]]] = {}
+        for view in (*views, *read.others, *others.others):
+            if view.key is not None and view.faults:
+                lacking.setdefault(view.key.partition, []).append(((view.key.base, view.key.end), view.faults[0].why))
+        return reference_files(files, rows), lacking
+
     def _told(self, work: _Work, *, look_again: bool) -> FileView:
         """The judge's view of an archive."""
         rows = work.rows
@@ -232,26 +287,6 @@ class RowProof:
                 return RowFault(partition, f"{work.key} could not be read ({error}; {why}); audit again", unclear=True)
             return RowFault(partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it")
         return RowFault(partition, f"{work.key}: {why}, though it can be read otherwise", unclear=True)
-
-    def _orphans(self, topic_id: TopicId, table: TableState, ledger: TopicLedger, wanted: Sequence[int]) -> list[RowFault]:
-        """Archives below the watermark that neither table nor ledger names, beside live ones of the same offsets."""
-        live = {key_of(self._objects, one.path) for one in table.files}
-        if any(one.part is not None for one in table.files):
-            return []  # without a table, whatever holds the records is as good
-        covered: dict[int, list[Range]] = {}
-        for one in table.files:
-            if one.key is not None:
-                covered.setdefault(one.key.partition, []).append((one.key.base, one.key.end))
-        strays = {
-            found.key: (found.partition, (found.base, found.end))
-            for found in list_archives(self._objects, topic_id)
-            if found.partition in wanted
-            and found.key not in live
-            and found.end <= ledger.watermark(found.partition)
-            and ledger.pending_file(found.key) is None
-            and found.key not in ledger.unread
-        }
-        return orphans(strays, covered)
 
 
 def _with_fault(view: FileView, fault: RowFault) -> FileView:

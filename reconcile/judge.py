@@ -12,7 +12,7 @@ its number of rows prove its content. Any other file proves by rows. Where every
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -36,6 +36,8 @@ class PartitionFinding:
     outside: tuple[Range, ...] = ()
     """From the start on, where rows stand and none should."""
     removed: tuple[Range, ...] = ()
+    altered: tuple[Range, ...] = ()
+    """Rows of other writers' files that are not the ones that were archived."""
     pending: tuple[Range, ...] = ()
     proof: Proof = "bounds"
     wrong: list[str] = field(default_factory=list)
@@ -122,7 +124,8 @@ class _Contents:
         self.wrong: dict[int, list[str]] = {}
         self.unclear: dict[int, list[str]] = {}
         self.removed: dict[int, list[Range]] = {}
-        self.notes: dict[int, list[str]] = {}
+        self.rewriters: dict[int, set[int]] = {}
+        """Per partition: snapshots that added files of other writers whose offsets alone were read."""
         self.by_rows: set[int] = set()
         self._counted = 0
         self._partitions = partitions
@@ -133,8 +136,6 @@ class _Contents:
                 into.setdefault(partition, []).extend(ranges)
         for one in table.faults:
             self._say(self.unclear if one.unclear else self.wrong, self._of(one.partition), one.why)
-        for one in table.notes:
-            self._say(self.notes, self._of(one.partition), one.why)
 
     def partitions(self) -> list[int]:
         """Every partition that a file holds rows of, or that something is said about."""
@@ -173,6 +174,8 @@ class _Contents:
         for partition, ranges in rows.items():
             self.spans.setdefault(partition, []).extend(ranges)
             self.by_rows.add(partition)
+            if file.key is None and file.snapshot_id and ranges:
+                self.rewriters.setdefault(partition, set()).add(file.snapshot_id)
             counted += sum(high - low for low, high in ranges)
         for partition, ranges in (file.removed or {}).items():
             self.removed.setdefault(partition, []).extend(ranges)
@@ -250,7 +253,6 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
     found = PartitionFinding(view, proof="rows" if number in contents.by_rows else "bounds")
     found.wrong += contents.wrong.get(number, [])
     found.unclear += contents.unclear.get(number, [])
-    found.notes += contents.notes.get(number, [])
     spans = contents.spans.get(number, [])
     told = None if table.watermarks is None else table.watermarks.get(number, 0)
     end = max(view.watermark, told or 0)
@@ -268,7 +270,33 @@ def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> 
         _judge_doubled(found, coverage.doubled)
         _judge_outside(found, coverage.outside, merge(spans), end)
     _judge_watermarks(found, table, told)
+    _judge_rewritten(found, table, contents.rewriters.get(number, ()))
     return found
+
+
+def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Collection[int]) -> None:
+    """The content of rows in other writers' files; `uncompared` are the snapshots of files of which only offsets were read.
+
+    The fast audit has only ever proved offsets, of our own files too. So such files leave its verdict as it is, and it says what it did not
+    compare (decision 0067).
+    """
+    expected = subtract(merge([(found.view.start, found.view.watermark)]), found.gaps)
+    runs_of: dict[tuple[int, str], list[Range]] = {}
+    for one in table.rewritten.get(found.view.partition, ()):
+        # Rows where none should be are reported already, and no archive can have them.
+        ranges = intersect(one.ranges, expected) if one.why else one.ranges
+        runs_of.setdefault((one.snapshot_id, one.why), []).extend(ranges)
+    for (snapshot_id, why), runs in sorted(runs_of.items()):
+        ranges = merge(runs)
+        by = f"snapshot {snapshot_id}" if snapshot_id else "another writer"
+        if ranges and not why:
+            found.altered = merge([*found.altered, *ranges])
+            found.wrong.append(f"offsets {_shown(ranges)} were altered by {by}: the table's rows are not the ones that were archived")
+        elif ranges:
+            found.unclear.append(f"offsets {_shown(ranges)} were written again by {by}: {why}")
+    if uncompared:
+        by = _snapshots(sorted(uncompared, reverse=True)[:SHOWN_MAX])
+        found.notes.append(f"rows were written again by {by}; their offsets were read, `archiver audit --deep` compares their content")
 
 
 def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:

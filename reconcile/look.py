@@ -2,8 +2,9 @@
 
 Ledger first, then table and objects, then the intake log: what the ledger says of a table must be in the table that is loaded after it, and
 an archive that the ledger names must be in a listing that begins after it. A table may be ahead of the ledger, and a listing may show what
-nobody has named yet; so what somebody wrote a moment ago, while he holds the lease, is no finding (`TopicSight.busy`), and the run looks
-again if the ledger moved on meanwhile. Must never write, and never let the failure of one topic's table stop the others.
+nobody has named yet. So what a leader wrote a moment ago is no finding (`TopicSight.busy`), and the run takes the views again if the ledger
+moved on. Of a topic whose ledger never held still, nothing is compared (`TopicSight.moving`). Must never write, and never let the failure
+of one topic's table stop the others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from itertools import chain
 
 from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Doubted, Gaps, judge, same_place
-from archiver.catalog.foreign import foreign_changes
+from archiver.catalog.foreign import change_of, rewritten_records
 from archiver.catalog.identity import check_identity, target_of
 from archiver.catalog.layout import CLUSTER_ID, TOPIC_ID
 from archiver.catalog.restate import is_older_copy, is_set_back
@@ -167,6 +168,7 @@ class Looker:
             busy=holder is not None and idle_s < parts.commit_s,
             idle_s=idle_s if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s else None,
             holder=holder,
+            ledger_mark=ledger_mark(ledger),
         )
 
     def _table(
@@ -259,6 +261,17 @@ class Looker:
         return FolderSight(tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s))
 
 
+def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
+    """A value that is another one once the ledger of a topic has moved on."""
+    rewrites = ledger.rewrites
+    return (
+        *(ledger.written_us, ledger.committed_us, ledger.sequence_number, ledger.snapshot_id, ledger.table_uuid, ledger.written_version),
+        *(len(ledger.pending_by_id), len(ledger.killed), len(ledger.schemas)),
+        *(len(rewrites.under_way), len(rewrites.replaced), len(rewrites.abandoned)),
+        *(tuple(sorted(numbers.items())) for numbers in (ledger.watermarks, ledger.starts)),
+    )
+
+
 def _with(sight: TableSight, **changes: object) -> TableSight:
     return replace(sight, **changes)  # type: ignore[arg-type]
 
@@ -275,12 +288,15 @@ def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
 
 
 def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
-    """Snapshots of the table's history that brought more rows than they took, and are not ours; the newest first."""
-    return tuple(
-        ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", change.added)
-        for item, change in reversed(foreign_changes(view))
-        if change.added
-    )
+    """Snapshots of the table's history that are not ours and brought rows, or wrote rows again; the newest first."""
+    found: list[ForeignSnapshot] = []
+    for item in view.history():
+        change = change_of(item)
+        added, removes = (0, False) if change is None else (change.added, change.removes)
+        rewritten = rewritten_records(item)
+        if added or rewritten:
+            found.append(ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", added, rewritten, removes))
+    return tuple(found)
 
 
 def _columns(ledger: TopicLedger, view: TableView) -> tuple[str | None, bool]:

@@ -188,6 +188,8 @@ class Observer:
             partition_max=live.partition_max,
             gaps=() if mine is None or mine.partition >= state.partitions else tuple(gaps(mine.partition, mine.base, mine.end)),
             partition=live.partition,
+            snapshot_id=live.snapshot_id,
+            sequence_number=live.sequence_number,
         )
         if key is None:
             return replace(file, object_size=live.file_size or 0, unread="it lies outside of the data folder")
@@ -341,7 +343,7 @@ def _removal(change: Change, *, expired: bool) -> Removal:
 
 def _hidden(file: DeleteFile) -> HiddenRows:
     readable = file.kind == "positions" and file.format == "PARQUET"
-    return HiddenRows(file.path, file.size, readable, file.snapshot_id)
+    return HiddenRows(file.path, file.size, readable, file.snapshot_id, file.sequence_number, file.kind == "equality")
 
 
 def _proven(file: FileView) -> bool:

@@ -7,12 +7,12 @@ was only not read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from archiver.stream.archives import FoundFooter
-from reconcile.coverage import Range, intersect, merge, subtract, total
+from reconcile.coverage import intersect, merge, subtract, total
 from reconcile.ranges import shown
 from reconcile.rows import FileRows, ForeignRows, Stretch
 from reconcile.views import FileView, RowFault
@@ -129,12 +129,3 @@ def _moment(time_us: int) -> str:
         return (_START + timedelta(microseconds=time_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     except OverflowError:
         return f"{time_us} µs"
-
-
-def orphans(keys: Mapping[str, tuple[int, Range]], covered: Mapping[int, Sequence[Range]]) -> list[RowFault]:
-    """Archives that nobody names, of ranges which live archives hold: attempts that came to nothing, worth a note."""
-    return [
-        RowFault(partition, f"{key} is an orphan: neither the table nor the ledger names it; `archiver reconcile` says what becomes of it")
-        for key, (partition, (low, high)) in sorted(keys.items())
-        if not subtract([(low, high)], merge(covered.get(partition, ())))
-    ]

@@ -25,14 +25,15 @@ from intake.backlog import Backlog
 from intake.record_json import format_time
 from reconcile.diff import differences
 from reconcile.findings import Finding
-from reconcile.look import Looker, Seen
+from reconcile.look import Looker, Seen, ledger_mark
 from reconcile.repair import Repairer
 
 Fix = Literal["nothing", "safe", "everything"]
 
 LOOKS_MAX = 5
 LOOK_PAUSE_S = 1.0
-"""While the ledger moves on between the beginning of a look and its end, it is looked again; the last look counts."""
+"""While the ledger moves on between the beginning of a look and its end, the views are taken again. A topic that moved on in every one of
+them is compared by the next run; nothing is concluded from views of different moments."""
 
 _SETTLED = frozenset({"unknown-commit", "missing-in-catalog"})
 _TAKEN_OVER = frozenset({"rolled-back", "evidence-doubted"})
@@ -129,10 +130,15 @@ class ReconcileRun:
 
     def _look(self, report: ReconcileReport, topic: str | None) -> list[Finding]:
         parts = self._parts
+        steady: frozenset[Finding] | None = None
         for look in range(LOOKS_MAX):
             seen = parts.looker.look(parts.ledger, parts.intake, topic)
             found = differences(seen.topics, seen.folder)
-            if not found or look == LOOKS_MAX - 1 or parts.ledger().next_index == seen.control_index:
+            if not found or (after := parts.ledger()).next_index == seen.control_index:
+                break
+            steady = frozenset(found) if steady is None else steady & frozenset(found)
+            if look == LOOKS_MAX - 1:
+                found = _of_the_still(seen, after, found, steady)
                 break
             parts.clock.sleep(LOOK_PAUSE_S)
         _count(report, seen)
@@ -156,6 +162,24 @@ class ReconcileRun:
             except ArchiverError as error:
                 failed[finding.id, finding.topic] = str(error)
         return failed
+
+
+def _of_the_still(seen: Seen, after: LedgerFold, found: Sequence[Finding], steady: Container[Finding]) -> list[Finding]:
+    """What may be reported of views during which the ledger moved on every time.
+
+    Of a topic whose own ledger held still in the last of them: everything. Of one that moved on: what one view alone shows, and showed each
+    time. The others are compared by the next run; the report says which.
+    """
+    topics = [replace(sight, moving=ledger_mark(after.topic(sight.topic_id)) != sight.ledger_mark) for sight in seen.topics]
+    moving = {sight.topic for sight in topics if sight.moving}
+    kept = [one for one in differences(topics, seen.folder) if one.topic not in moving or one in steady]
+    for name in sorted({one.topic for one in found if one.topic is not None} & moving):
+        if any(one.topic == name and one not in kept for one in found):
+            seen.unread[name] = (
+                f"the ledger moved on during each of {LOOKS_MAX} attempts, so differences may be work under way; the next run "
+                "compares again"
+            )
+    return kept
 
 
 def _is_wanted(finding: Finding, fix: Fix) -> bool:

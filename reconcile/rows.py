@@ -44,6 +44,12 @@ class RowFile:
     schema_version: int = 0
     hidden: tuple[Range, ...] = ()
     """Positions of rows that delete files hide; merged."""
+    offsets: tuple[Range, ...] | None = None
+    """Only rows with these offsets are compared; None: all."""
+    origin: int = 0
+    """A number by which the results of a comparison say which file, or which of several alike, a row came from."""
+    extent: tuple[int, int, int, int] | None = None
+    """The lowest and highest partition and offset that the table's metadata promises, all inclusive; None if it says nothing."""
 
 
 @dataclass(slots=True)
@@ -83,6 +89,18 @@ class ForeignRows:
     """Why they could not be read."""
 
 
+@dataclass(slots=True)
+class Compared:
+    """How the rows of other writers' files compare with the rows of our archives. Offsets by `RowFile.origin` and partition."""
+
+    altered: dict[tuple[int, int], list[Range]] = field(default_factory=dict)
+    """An archive has the offset, and none of the archives that have it has such a row."""
+    alone: dict[tuple[int, int], list[Range]] = field(default_factory=dict)
+    """No archive was given that has the offset."""
+    trouble: str | None = None
+    """Why the rows could not be compared."""
+
+
 @dataclass(frozen=True, slots=True)
 class IntakeRange:
     """An archive's offsets as they stand in intake files."""
@@ -109,6 +127,15 @@ class RowReader(Protocol):
 
     def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
         """Of files of somebody else."""
+
+    def comparison(
+        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+    ) -> Compared:
+        """Every visible row of `files`, which other writers made, compared with the rows of `archives` at the same offsets.
+
+        `versions` are the recorded schemas, the oldest first. Rows are the same if all columns of the newest schema are; with `records`, if
+        the columns give the same record under one of the versions.
+        """
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
         """The digests of the records that stand in intake, by the archive's uri; of what cannot be read, none."""

@@ -18,12 +18,16 @@ from reconcile.views import TopicView
 
 @dataclass(frozen=True, slots=True)
 class ForeignSnapshot:
-    """A snapshot of the table's history that is not ours and no compaction."""
+    """A snapshot of the table's history that another writer made and that declares changed rows (a compaction declares none)."""
 
     snapshot_id: int
     operation: str
     added: int
-    """Rows, by its summary."""
+    """Rows that it brought beyond those that it took, by its summary."""
+    rewritten: int = 0
+    """Rows that it took and brought again, changed or not."""
+    removes: bool = False
+    """It also took rows for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,11 @@ class TopicSight:
     """Per partition: the ranges of all archives that stand in the object store."""
     strays: tuple[StrayObject, ...] = ()
     busy: bool = False
-    """Somebody leads and has written something of this topic a moment ago: what is on its way is no finding."""
+    """Another process, or this one, leads and wrote entries of this topic a moment ago: work under way is no finding."""
+    moving: bool = False
+    """The ledger of the topic moved on while the views were taken: they are of different moments, and are not compared."""
+    ledger_mark: tuple[object, ...] = ()
+    """Changes with every entry of the topic; compared before and after to see whether the ledger moved on."""
     idle_s: float | None = None
     """For how long nothing was written of the topic though archives wait and somebody holds the lease; None if that is not so."""
     holder: str | None = None

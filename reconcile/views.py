@@ -97,6 +97,10 @@ class FileView:
     removed: Mapping[int, tuple[Range, ...]] | None = None
     """Offsets per partition of rows that delete files hide, as read; they are not in `rows`."""
     faults: tuple[RowFault, ...] = ()
+    snapshot_id: int = 0
+    """That added it to the table."""
+    sequence_number: int = 0
+    """Of that snapshot, for the rules by which delete files apply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,20 @@ class HiddenRows:
     """It hides positions, in Parquet; equality deletes and deletion vectors are not understood here."""
     snapshot_id: int
     """That added it."""
+    sequence_number: int = 0
+    equality: bool = False
+    """It hides rows by their values, in data files of lower sequence numbers only; else also in those of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenRows:
+    """Rows of files of another writer in one partition, of which something is to be said."""
+
+    ranges: tuple[Range, ...]
+    snapshot_id: int
+    """That added the files."""
+    why: str = ""
+    """Why it is not known whether they are as they were archived; empty: they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +175,8 @@ class TableState:
     """Snapshots whose delete files hide rows."""
     faults: tuple[RowFault, ...] = ()
     """Of what is between files."""
-    notes: tuple[RowFault, ...] = ()
-    """Worth knowing, not wrong."""
+    rewritten: Mapping[int, tuple[RewrittenRows, ...]] = field(default_factory=dict)
+    """Per partition: rows of other writers' files that are not those of our archives, or could not be compared with them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,21 @@ def foreign_changes(view: TableView) -> tuple[tuple[SnapshotView, Change], ...]:
     return tuple((snapshot, change) for snapshot, change in found if change is not None)
 
 
+def rewritten_records(snapshot: SnapshotView) -> int:
+    """How many rows a snapshot of another writer wrote again, by its summary; 0 if it is ours, or declares that it changed no row.
+
+    An overwrite takes rows and brings rows: an `UPDATE`, a `MERGE`, the rows that a copy-on-write `DELETE` keeps. Which of them it changed,
+    no summary says. A compaction (`replace`) declares that it changed none.
+    """
+    summary = snapshot.summary
+    if COMMIT_ID in summary or snapshot.operation != "overwrite":
+        return 0
+    taken = _count(summary, "deleted-records") + _count(summary, "added-position-deletes")
+    added = _count(summary, "added-records")
+    # How many rows equality deletes take, no summary says.
+    return added if _count(summary, "added-equality-deletes") else min(added, taken)
+
+
 def placed(change: Change, view: TableView, ledger: TopicLedger, watermarks: Sequence[int], sequence_number: int) -> Change:
     """The change of a snapshot of that sequence number with `below`; `watermarks` are those that the table tells now, one per partition.
 

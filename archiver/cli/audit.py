@@ -53,7 +53,7 @@ def audit(
 
 
 def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
-    """The verdict for people: one line per topic partition, reasons where it is not valid. `archived`: topics that get archives."""
+    """The verdict for people: one line per topic partition, then reasons and notes. `archived`: topics that get archives."""
     partitions = document["partitions"]
     assert isinstance(partitions, list)
     print_table(
@@ -72,9 +72,11 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
     for item in partitions:
         if item["verdict"] != "valid":
             print(f"{item['topic']} partition {item['partition']}: {item['verdict']}: {item['why']}")
-            for kind in ("missing", "doubled", "removed", "pending"):
-                if item[kind]:
+            for kind in ("missing", "doubled", "removed", "altered", "pending"):
+                if item.get(kind):  # a daemon of an older version does not send all of them
                     print(f"  {kind}: {', '.join(f'[{low}, {high})' for low, high in item[kind])}")
+        elif item["why"]:
+            print(f"{item['topic']} partition {item['partition']}: valid: {item['why']}")
     if not partitions:
         print("there is nothing to audit yet")
     if waiting := _waiting(item for item in partitions if item["topic"] in archived):

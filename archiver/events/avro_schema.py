@@ -16,7 +16,10 @@ from typing import Any
 from archiver.errors import Corrupted
 
 DEPTH_MAX = 32
-"""Levels of nesting in a schema. Events use ten."""
+"""Levels of nesting in a schema, with names replaced by what they stand for. Events use ten."""
+NODES_MAX = 20_000
+"""Types in a schema, with names replaced by what they stand for. A short text can refer to a record twice in a record twice, and so on: its
+tree would have more types than any machine has memory. A manifest of a table with 1,000 partition fields has fewer."""
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "bytes"})
 
@@ -99,10 +102,37 @@ class _SchemaParser:
 
     def __init__(self) -> None:
         self._named: dict[str, Schema] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}
+        """Levels and types of the schemas parsed so far, by `id`."""
+        self._measured: list[Schema] = []
+        """Those schemas: an `id` is given again when its object is gone."""
 
     def parse(self, tree: object, namespace: str, depth: int) -> Schema:
+        """The schema of one place in the text; `depth` is the number of levels above it there."""
+        schema = self._parsed(tree, namespace, depth)
+        self._measure(schema)
+        return schema
+
+    def _measure(self, schema: Schema) -> tuple[int, int]:
+        """Levels and types of a schema. Work is proportional to its own fields, because each part is measured once."""
+        known = self._sizes.get(id(schema))
+        if known is not None:
+            return known
+        if isinstance(schema, Record):
+            parts = [self._measure(one.schema) for one in schema.fields]
+        else:
+            inner = schema.schema if isinstance(schema, Optional) else schema.items if isinstance(schema, Array) else None
+            parts = [] if inner is None else [self._measure(inner)]
+        size = (1 + max((levels for levels, _ in parts), default=0), 1 + sum(types for _, types in parts))
+        if size[0] > DEPTH_MAX + 1 or size[1] > NODES_MAX:
+            raise Corrupted(f"the avro schema nests deeper than {DEPTH_MAX} levels, or has more than {NODES_MAX} types")
+        self._sizes[id(schema)] = size
+        self._measured.append(schema)
+        return size
+
+    def _parsed(self, tree: object, namespace: str, depth: int) -> Schema:
         if depth > DEPTH_MAX:
-            raise Corrupted(f"the avro schema nests deeper than {DEPTH_MAX} levels")
+            raise Corrupted(f"the avro schema nests deeper than {DEPTH_MAX} levels")  # before Python's own stack ends
         if isinstance(tree, str):
             return Primitive(tree) if tree in PRIMITIVES else self._lookup(tree, namespace)
         if isinstance(tree, list):

@@ -21,10 +21,14 @@ _TAKE_OVER = (
 
 
 def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
-    """At most one: the property is damaged, live files do not confirm it, or the ledger is an older copy than the table."""
+    """At most one: the property is damaged, live files do not confirm it, or the ledger is an older copy than the table.
+
+    A topic with doubted evidence stands still. Where the ledger was written a moment ago the table may merely be ahead of it, so the
+    comparison waits for a later run: the remedy (put a store back from a copy) would do harm.
+    """
     del judged
     table = sight.table
-    if table is None or table.mismatch is not None or table.rolled_back:
+    if table is None or table.mismatch is not None or table.rolled_back or sight.busy:
         return
     why = table.doubt or table.contradiction
     if why is not None:

@@ -27,7 +27,8 @@ from archiver.spark_tasks import handed_out
 from archiver.spark_watch import JobWatch, Pulse, beside
 from archiver.spark_worker import same_version, shortage, unfit
 from reconcile.coverage import Range
-from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.spark.comparison import PRINTS, ColumnPrints, RecordPrints, merged_comparison, printing, summary_of
 from reconcile.spark.intake_digests import digest_batches
 from reconcile.spark.stored import StoredFiles
 from reconcile.spark.summary import (
@@ -129,6 +130,29 @@ class SparkRows:
         except _Unreadable as error:
             return ForeignRows(trouble=str(error))
 
+    def comparison(
+        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+    ) -> Compared:
+        """As the Protocol says. A job has about `job_bytes` of the files, and the archives that can have their offsets."""
+        prints = RecordPrints(versions) if records else ColumnPrints(versions[-1])
+        chunks = list(_chunks(sorted(files, key=_first_offset), self._job_bytes))
+        parts: list[Compared] = []
+        for chunk in chunks:
+            near = archives if len(chunks) == 1 else [one for one in archives if any(_can_share(file, one) for file in chunk)]
+
+            def ask(session: SparkSession, both: Sequence[RowFile] = (*chunk, *near)) -> list[Any]:
+                rows = _tasks(session, both).mapInArrow(same_version(printing(self._stored, prints)), PRINTS)
+                block = sql.floor(sql.col("offset") / _OFFSETS_TOGETHER)
+                together = rows.repartition(parallelism(session) * _TASKS_PER_CORE, sql.col("partition"), block)
+                ordered = together.sortWithinPartitions("partition", "offset", "origin")
+                return _results(ordered.mapInArrow(same_version(summary_of(records=records)), RESULT))
+
+            try:
+                parts += self._job(ask)
+            except _Unreadable as error:
+                return Compared(trouble=str(error))
+        return merged_comparison(parts)
+
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
         """As the Protocol says."""
         found: dict[str, bytes] = {}
@@ -199,6 +223,20 @@ def _chunks(files: Sequence[RowFile], bytes_max: int) -> Iterator[list[RowFile]]
         size += file.size
     if chunk:
         yield chunk
+
+
+def _first_offset(file: RowFile) -> tuple[int, int]:
+    """For an order in which files with the same offsets are close to each other."""
+    return (0, 0) if file.extent is None else (file.extent[2], file.extent[0])
+
+
+def _can_share(file: RowFile, archive: RowFile) -> bool:
+    """Whether an archive can have an offset of a file, by what the table's metadata says of the file."""
+    key = archive.key
+    if file.extent is None or key is None:
+        return True
+    partition_min, partition_max, offset_min, offset_max = file.extent
+    return partition_min <= key.partition <= partition_max and key.base <= offset_max and offset_min < key.end
 
 
 def _rounds(ranges: Sequence[IntakeRange], tasks_max: int) -> Iterator[list[list[IntakeRange]]]:

@@ -43,7 +43,7 @@ class StoredFiles:
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             codec = RecordCodec(schema)
-            for objects, file in self._files(batches):
+            for objects, file in self.files(batches):
                 yield packed(archive_rows(objects, file, codec))
 
         return work
@@ -52,7 +52,7 @@ class StoredFiles:
         """`FOREIGN` rows out."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for objects, file in self._files(batches):
+            for objects, file in self.files(batches):
                 yield from foreign_rows(objects, file)
 
         return work
@@ -61,7 +61,7 @@ class StoredFiles:
         """A mapping from the uri to the number of rows out, by the footers."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for objects, file in self._files(batches):
+            for objects, file in self.files(batches):
                 yield packed({file.uri: row_count(objects, file)})
 
         return work
@@ -70,13 +70,14 @@ class StoredFiles:
         """Rows of position-delete files out: `file_path`, `pos`."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
-            for objects, file in self._files(batches):
+            for objects, file in self.files(batches):
                 for rows in _rows(objects, file, ("file_path", "pos")):
                     yield rows.select(["file_path", "pos"]).cast(_POSITIONS)
 
         return work
 
-    def _files(self, batches: Batches) -> Iterator[tuple[ObjectStore, RowFile]]:
+    def files(self, batches: Batches) -> Iterator[tuple[ObjectStore, RowFile]]:
+        """The files of the tasks, each with the store to read it from."""
         objects = open_store(self._place, self._cluster_id)
         for batch in batches:
             for cell in batch.column("task"):
@@ -102,17 +103,23 @@ def foreign_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch
 
 def row_count(objects: ObjectStore, file: RowFile) -> int:
     """By its footer. Raises whatever reading it raises."""
-    with _opened(objects, file) as source:
+    with opened(objects, file) as source:
         return pq.read_metadata(source).num_rows
+
+
+def batch_rows(metadata: pq.FileMetaData) -> int:
+    """How many rows of a file are read at a time, by what its footer says of their size in memory."""
+    memory = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(_BATCH_ROWS_MIN, min(BATCH_ROWS, _BATCH_BYTES // max(1, memory // max(1, metadata.num_rows))))
 
 
 def _rows(objects: ObjectStore, file: RowFile, columns: Sequence[str] | None, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
     at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
-    with _opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+    with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
         yield from parquet.iter_batches(batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False)
 
 
-def _opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
+def opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
     """The object behind a uri, however engines spell its scheme. Files of somebody else may also lie beside a local data folder."""
     key = key_of(objects, file.uri)
     if key is not None:

@@ -68,7 +68,7 @@ class ArchiveRows:
             self._found.trouble = self._found.trouble or "it holds rows without an offset, a partition or an ingest time"
             return
         self._look(offsets, times)
-        hidden = _hidden(positions, self._file.hidden)
+        hidden = hidden_rows(positions, self._file.hidden)
         if hidden is not None:
             add_removed(self._found.removed, partitions[hidden], offsets[hidden])
             kept = ~hidden
@@ -122,7 +122,7 @@ def coordinates(kafka: Any) -> tuple[Numbers, Numbers, Numbers]:
     return partitions, offsets, times
 
 
-def _hidden(positions: Numbers, hidden: Sequence[Range]) -> npt.NDArray[np.bool_] | None:
+def hidden_rows(positions: Numbers, hidden: Sequence[Range]) -> npt.NDArray[np.bool_] | None:
     """Which rows are hidden; None if none is."""
     if not hidden or not len(positions):
         return None
@@ -166,7 +166,7 @@ def unhidden(file: RowFile, batches: Batches) -> Iterator[pa.RecordBatch]:
         whole = pc.and_(*(pc.struct_field(kafka, name).is_valid() for name in ("partition", "offset"))).to_numpy(zero_copy_only=False)
         positions = at + np.flatnonzero(whole)
         at += batch.num_rows
-        hidden = _hidden(positions, file.hidden)
+        hidden = hidden_rows(positions, file.hidden)
         partitions, offsets, times = coordinates(kafka.filter(pa.array(whole)))
         if len(offsets) != len(positions):
             raise ValueError(f"{file.uri} holds rows without an ingest time")

@@ -50,6 +50,7 @@ def test_document_of_a_sound_topic(world: World) -> None:
         "missing": [],
         "doubled": [],
         "removed": [],
+        "altered": [],
         "pending": [],
         "proof": "bounds",
         "verdict": "valid",

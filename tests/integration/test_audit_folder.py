@@ -74,6 +74,7 @@ def test_metadata_lost(world: World) -> None:
         "missing": [],
         "doubled": [],
         "removed": [],
+        "altered": [],
         "pending": [],
         "proof": "bounds",
         "verdict": "unknown",

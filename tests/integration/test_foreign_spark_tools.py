@@ -253,15 +253,14 @@ def test_rows_behind_delete_files_are_told_by_the_deep_audit(hands: Hands, spark
     hands.do("UPDATE shop.clicks SET value = NULL WHERE kafka.partition = 0 AND kafka.offset = 6")
     found = aftermath(hands.deployment)
     assert (found.state, found.verdicts) == ("archived", ["unknown", "unknown"]), "the old version is still in a data file, and hidden"
-    assert found.findings == [("rows-removed", "clicks")]
+    assert found.findings == [("foreign-rows", "clicks"), ("rows-removed", "clicks")]
     done = hands.deployment.cli("audit", "--deep", "--topic", "clicks", "--output", "json")
-    assert done.code == 0, done.out
-    by_rows = {item["partition"]: (item["verdict"], item["removed"], item["rows"]) for item in done.json()["partitions"]}
-    assert by_rows == {0: ("valid", [[3, 4]], 10), 1: ("valid", [], 3)}
+    by_rows = {item["partition"]: (item["verdict"], item["removed"], item["altered"], item["rows"]) for item in done.json()["partitions"]}
+    assert by_rows == {0: ("invalid", [[3, 4]], [[6, 7]], 10), 1: ("valid", [], [], 3)}
     hands.do(COMPACT)
     found = aftermath(hands.deployment)
     assert (found.state, found.verdicts, found.removed) == ("archived", ["valid", "valid"], {0: [[3, 4]]}), "no data file has it now"
-    assert found.findings == [("rows-removed", "clicks")]
+    assert found.findings == [("foreign-rows", "clicks"), ("rows-removed", "clicks")]
     assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
@@ -278,10 +277,15 @@ def test_rows_of_their_own_are_a_finding_until_they_are_taken_out(hands: Hands) 
     assert sorted(found.findings) == [*[("foreign-rows", "clicks")] * 2, ("rows-removed", "clicks")], "both stay on record"
 
 
-def test_changed_values_are_not_a_matter_of_offsets(hands: Hands) -> None:
-    """Which values a file of others should have, nobody can tell from the table: the audit counts its offsets."""
+def test_an_update_is_a_finding_and_a_note_of_the_fast_audit(hands: Hands) -> None:
+    """The fast audit proves offsets. `test_foreign_spark_forgeries.py` has the deep audit, which compares the content."""
     hands.do(f"UPDATE shop.clicks SET value = NULL WHERE {ONE_ROW}")
-    goes_on(hands.deployment)
+    (snapshot_id, _) = hands.snapshots()[-1]
+    found = aftermath(hands.deployment)
+    assert (found.state, found.verdicts, found.findings) == ("archived", ["valid", "valid"], [("foreign-rows", "clicks")])
+    assert f"rows were written again by snapshot {snapshot_id}" in found.partitions[0]["why"]
+    assert "`archiver audit --deep` compares their content" in found.partitions[0]["why"]
+    assert found.partitions[1]["why"] is None
 
 
 # partition fields, format, columns
@@ -367,11 +371,13 @@ def test_what_is_not_ours_to_say_is_carried_on_from(hands: Hands) -> None:
         "ALTER TABLE shop.clicks CREATE TAG yesterday",
         "ALTER TABLE shop.clicks CREATE BRANCH theirs",
         "INSERT INTO shop.clicks.branch_theirs SELECT * FROM shop.clicks",
-        f"UPDATE shop.clicks SET mine = 'noted' WHERE {ONE_ROW}",
     )
     goes_on(hands.deployment)
+    hands.do(f"UPDATE shop.clicks SET mine = 'noted' WHERE {ONE_ROW}")
+    found = aftermath(hands.deployment)
+    assert (found.state, found.verdicts, found.findings) == ("archived", ["valid", "valid"], [("foreign-rows", "clicks")])
     assert hands.ask("SELECT kafka.offset FROM shop.clicks WHERE mine = 'noted'") == [[3]]
-    assert hands.rows() == {0: (10, 10), 1: (3, 3)}
+    assert hands.rows() == {0: (11, 11), 1: (3, 3)}
 
 
 # what happens to the topic itself, and to its objects

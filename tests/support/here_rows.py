@@ -6,6 +6,7 @@ For what cannot be provoked with Spark in reasonable time: a file that goes whil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import pyarrow as pa
 
@@ -13,7 +14,8 @@ from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
 from reconcile.coverage import Range
-from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
+from reconcile.spark.comparison import ColumnPrints, RecordPrints, merged_comparison, printed_rows, summary_of
 from reconcile.spark.intake_digests import digests
 from reconcile.spark.stored import archive_rows, foreign_rows, row_count
 from reconcile.spark.summary import merged_foreign, sorted_summary, unpacked
@@ -32,6 +34,8 @@ class HereRows:
         """Uris of the archives that were to be read."""
         self.compared: list[str] = []
         """Uris of those whose intake was."""
+        self.compared_with: list[str] = []
+        """Uris of the archives that rows of other writers were compared with."""
 
     def positions(self, files: Sequence[RowFile]) -> Mapping[str, tuple[Range, ...]]:
         assert not files
@@ -47,6 +51,17 @@ class HereRows:
         rows = pa.Table.from_batches(batches).sort_by([("partition", "ascending"), ("offset", "ascending")])
         parts = [unpacked(packed.column(0)[0].as_py()) for packed in sorted_summary(rows.to_batches(max_chunksize=ROWS))]
         return merged_foreign(parts, {file.uri: row_count(self._objects, file) for file in files})
+
+    def comparison(
+        self, files: Sequence[RowFile], archives: Sequence[RowFile], versions: Sequence[TopicSchema], *, records: bool
+    ) -> Compared:
+        self.compared_with += [file.uri for file in archives]
+        prints = RecordPrints(versions) if records else ColumnPrints(versions[-1])
+        batches = [batch for file in (*files, *archives) for batch in printed_rows(self._objects, file, prints)]
+        order: list[tuple[str, Literal["ascending", "descending"]]] = [(name, "ascending") for name in ("partition", "offset", "origin")]
+        rows = pa.Table.from_batches(batches).sort_by(order)
+        parts = summary_of(records=records)(rows.to_batches(max_chunksize=ROWS))
+        return merged_comparison(unpacked(packed.column(0)[0].as_py()) for packed in parts)
 
     def intake_digests(self, ranges: Sequence[IntakeRange]) -> Mapping[str, bytes]:
         self.compared += [one.uri for one in ranges]

@@ -143,10 +143,23 @@ def test_a_schema_that_unfolds_without_end_costs_little() -> None:
     for level in range(1, 25):
         pair = [{"name": "a", "type": f"x{level - 1}"}, {"name": "b", "type": f"x{level - 1}"}]
         fields.append({"name": f"r{level}", "type": {"type": "record", "name": f"x{level}", "fields": pair}})
-    schema = parse_schema(json.dumps({"type": "record", "name": "top", "fields": fields}))
+    with pytest.raises(Corrupted, match="has more than 20000 types"):
+        parse_schema(json.dumps({"type": "record", "name": "top", "fields": fields}))
+    schema = parse_schema(json.dumps({"type": "record", "name": "top", "fields": fields[:10]}))
     assert len(describe(schema)) < 100
     with pytest.raises(Corrupted, match="more values than its bytes can hold"):
         read_datum(schema, b"")
+
+
+def test_names_do_not_hide_how_deep_a_schema_nests() -> None:
+    """Each definition is shallow by itself and refers to the one before it; a reader goes down all of them."""
+    fields = [{"name": "r0", "type": {"type": "record", "name": "x0", "fields": []}}]
+    for level in range(1, 600):
+        inner = {"type": "record", "name": f"x{level}", "fields": [{"name": "a", "type": f"x{level - 1}"}]}
+        fields.append({"name": f"r{level}", "type": inner})
+    with pytest.raises(Corrupted, match="nests deeper than 32 levels"):
+        parse_schema(json.dumps({"type": "record", "name": "top", "fields": fields}))
+    parse_schema(json.dumps({"type": "record", "name": "top", "fields": fields[:25]}))
 
 
 @pytest.mark.parametrize(

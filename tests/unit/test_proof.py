@@ -13,7 +13,7 @@ from archiver.ids import TopicId
 from archiver.objects.paths import ArchiveKey
 from archiver.stream.archives import FoundFooter
 from reconcile.judge import PartitionFinding, judge_topic
-from reconcile.proof import Sealed, between_files, orphans, proven
+from reconcile.proof import Sealed, between_files, proven
 from reconcile.rows import FileRows, ForeignRows, Stretch
 from reconcile.spark.summary import add_stretches
 from reconcile.views import FileView, PartitionView, RowFault, TableState, TopicView
@@ -124,12 +124,10 @@ def test_the_judge_hears_every_fault(spoil: Callable[[FileView], FileView], verd
     assert why in str(found.why)
 
 
-def test_faults_between_files_and_notes_reach_their_partition() -> None:
+def test_faults_between_files_reach_their_partition() -> None:
     files = (told(read()), SECOND)
     assert judged(files, faults=(RowFault(0, "time goes back"),)).verdict == "invalid"
     assert judged(files, faults=(RowFault(0, "not told", unclear=True),)).verdict == "unknown"
-    noted = judged(files, notes=(RowFault(0, "an orphan"),))
-    assert (noted.verdict, noted.why) == ("valid", "an orphan")
 
 
 def test_rows_of_somebody_elses_files_count_together() -> None:
@@ -164,12 +162,6 @@ def test_ingest_times_inside_somebody_elses_files() -> None:
     (fault,) = between_files([], ForeignRows(backwards={0: (3, 1, 2)}), [0])
     assert fault.partition == 0
     assert "goes back at offset 3" in fault.why
-
-
-def test_an_orphan_is_one_only_beside_live_archives_of_its_range() -> None:
-    strays = {"x": (0, (0, 10)), "y": (0, (5, 25)), "z": (1, (0, 10))}
-    (note,) = orphans(strays, {0: [(0, 10), (10, 20)]})
-    assert note.why.startswith("x is an orphan")
 
 
 def test_stretches_of_rows_in_any_cut() -> None:

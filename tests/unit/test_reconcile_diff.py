@@ -176,3 +176,50 @@ def test_metrics_and_anchors_know_the_same_ids() -> None:
     assert LABELS["severity"] == SEVERITIES
     assert set(IDS.values()) == set(SEVERITIES)
     assert anchor("gap") == "finding-gap"
+
+
+# views of different moments
+
+ONE_VIEW = {
+    *("table-replaced", "topic-recreated-on-old-table", "format-changed", "spec-changed"),
+    *("dangling-reference", "altered-object", "foreign-rows", "rows-removed"),
+}
+"""Kinds that the table alone, or an object that it names, shows."""
+OF_THE_FOLDER = {"stray-upload", "log-ahead"}
+
+
+@pytest.mark.parametrize("kind", sorted(IDS))
+def test_no_kind_compares_views_of_different_moments(kind: str) -> None:
+    sight, folder = SCENES[kind]
+    ids = {item.id for item in found(replace(sight, moving=True), folder)}
+    assert ids == ({kind} if kind in ONE_VIEW | OF_THE_FOLDER else set())
+
+
+@pytest.mark.parametrize("kind", ["evidence-doubted", "unknown-commit", "missing-in-catalog"])
+def test_no_kind_that_compares_ledger_and_table_is_reported_of_work_under_way(kind: str) -> None:
+    sight, folder = SCENES[kind]
+    assert found(replace(sight, busy=True), folder) == []
+
+
+def test_a_table_ahead_of_an_older_view_of_the_ledger_is_no_older_metadata_store() -> None:
+    why = "is complete up to offset 9 of partition 0, and the ledger knows of archives only up to 5: the metadata store is an older copy"
+    ahead = replace(GOOD, table=table(contradiction=why))
+    assert [item.id for item in found(ahead)] == ["evidence-doubted"]
+    assert found(replace(ahead, busy=True)) == []
+    assert found(replace(ahead, moving=True)) == []
+
+
+def test_rows_that_another_writer_wrote_again_are_foreign_rows() -> None:
+    one = replace(GOOD, table=table(foreign=(ForeignSnapshot(4, "overwrite", 0, rewritten=3),)))
+    (finding,) = found(one)
+    assert (finding.id, finding.severity, finding.safe) == ("foreign-rows", "warning", False)
+    assert "snapshot 4" in finding.what
+    assert "wrote 3 rows again, perhaps with other content" in finding.what
+    assert "archiver audit --deep" in finding.repair
+
+
+def test_rows_that_a_removal_wrote_again_are_named_with_it() -> None:
+    kept = table(foreign=(ForeignSnapshot(9, "overwrite", 0, rewritten=7, removes=True),))
+    (finding,) = found(replace(GOOD, view=REMOVED, table=kept))
+    assert (finding.id, finding.severity) == ("rows-removed", "info")
+    assert "removed 5 rows and wrote 7 rows again, whose content `archiver audit --deep` compares" in finding.what

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -10,16 +12,18 @@ from archiver.errors import RetryLater
 from archiver.exits import FINE, UNTOLD
 from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
+from archiver.ledger.views import TopicLedger
 from intake.backlog import Backlog
-from reconcile.look import Looker, Seen
-from reconcile.reconcile_run import ReconcileReport, ReconcileRun, RunParts
+from reconcile.look import Looker, Seen, ledger_mark
+from reconcile.reconcile_run import LOOKS_MAX, ReconcileReport, ReconcileRun, RunParts
 from reconcile.repair import Repairer
-from reconcile.sights import PendingSight, TopicSight
-from reconcile.views import PartitionView, TopicView
+from reconcile.sights import PendingSight, TableSight, TopicSight
+from reconcile.views import FileView, PartitionView, TableState, TopicView
 
 PENDING = PendingSight("archive/waiting.parquet", 0, 0, 5, 100, 100)
 TOPIC_ID = TopicId("ab" * 16)
 VIEW = TopicView("orders", TOPIC_ID, "iceberg", (PartitionView(0, 0, 5, 5, 0, ((0, 5),)),), None, None, None, 1)
+WITH_A_FILE = replace(VIEW, table=TableState("shop.orders", 1, {0: 0}, files=(FileView("file:///gone.parquet", 1, 9, None),)))
 WAITING = TopicSight(
     view=VIEW,
     topic_id=TOPIC_ID,
@@ -59,6 +63,77 @@ class _Repairs:
 def run_with(*seen: Seen | RetryLater) -> ReconcileReport:
     parts = RunParts(cast(Looker, _Looks(*seen)), cast(Repairer, _Repairs()), LedgerFold, lambda: cast(Backlog, None), ManualClock(1))
     return ReconcileRun(parts).run("safe")
+
+
+class _Ledgers:
+    """A ledger that moves on by one entry each time it is read; `topic` as of each reading."""
+
+    def __init__(self, *topics: TopicLedger) -> None:
+        self._topics = list(topics)
+        self.next_index = 100
+
+    def __call__(self) -> LedgerFold:
+        self.next_index += 1
+        fold = LedgerFold()
+        fold.next_index = self.next_index
+        fold.topics[TOPIC_ID] = self._topics.pop(0) if len(self._topics) > 1 else self._topics[0]
+        return fold
+
+
+def of_moving(looks: int, *ledgers: TopicLedger, sights: Sequence[TopicSight]) -> ReconcileReport:
+    """A run whose ledger moves on during every attempt; of the topic it is each time the next of `ledgers`."""
+    seen = [Seen(topics=[sight]) for sight in sights]
+    assert len(seen) == looks
+    parts = RunParts(
+        cast(Looker, _Looks(*seen)), cast(Repairer, _Repairs()), _Ledgers(*ledgers), lambda: cast(Backlog, None), ManualClock(1)
+    )
+    return ReconcileRun(parts).run("nothing")
+
+
+DOUBTED = replace(
+    WAITING,
+    pending=(),
+    table=TableSight(
+        "shop.orders", uuid.UUID(int=1), "c" * 32, TOPIC_ID, 2, "day", 3, contradiction="the metadata store is an older copy than the table"
+    ),
+)
+
+
+def test_a_ledger_that_never_holds_still_is_no_finding_and_a_later_try() -> None:
+    report = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[DOUBTED] * LOOKS_MAX)
+    assert report.findings == []
+    assert report.unread.keys() == {"orders"}
+    assert "the next run compares again" in report.unread["orders"]
+    assert report.exit_code == UNTOLD, "it is not known, and nothing is wrong"
+
+
+def test_a_topic_that_holds_still_is_compared_while_others_move_on() -> None:
+    still = TopicLedger(TOPIC_ID, written_us=7)
+    report = of_moving(LOOKS_MAX, still, sights=[replace(DOUBTED, ledger_mark=ledger_mark(still))] * LOOKS_MAX)
+    assert [item.id for item, _ in report.findings] == ["evidence-doubted"]
+    assert report.unread == {}
+
+
+def test_what_one_view_shows_every_time_is_reported_though_the_ledger_moves() -> None:
+    gone = replace(DOUBTED, table=replace(DOUBTED.table, contradiction=None), view=WITH_A_FILE) if DOUBTED.table else DOUBTED
+    there = replace(gone, view=VIEW)
+    report = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[gone] * LOOKS_MAX)
+    assert [item.id for item, _ in report.findings] == ["dangling-reference"]
+    once = of_moving(LOOKS_MAX, TopicLedger(TOPIC_ID, written_us=7), sights=[*[replace(DOUBTED, view=there.view)] * (LOOKS_MAX - 1), gone])
+    assert once.findings == [], "seen in the last attempt alone"
+
+
+def test_a_finding_of_an_attempt_is_forgotten_when_a_later_one_holds_still() -> None:
+    seen = [Seen(topics=[DOUBTED]), Seen(topics=[replace(DOUBTED, table=None, known_uuid=None)])]
+    parts = RunParts(
+        cast(Looker, _Looks(*seen)),
+        cast(Repairer, _Repairs()),
+        _Ledgers(TopicLedger(TOPIC_ID)),
+        lambda: cast(Backlog, None),
+        ManualClock(1),
+    )
+    report = ReconcileRun(parts).run("nothing")
+    assert (report.findings, report.unread) == ([], {})
 
 
 def test_what_is_gone_after_the_repair_is_fixed() -> None:
