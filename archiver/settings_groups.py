@@ -50,7 +50,7 @@ Property = Annotated[
 ]
 
 
-_OWN_KEYS = ("name", "type", "request_timeout", "location", "allow_http", "allow_insecure")
+_OWN_KEYS = ("name", "type", "request_timeout", "location", "locations", "metadata_bytes_max", "allow_http", "allow_insecure")
 _TLS_FILES = frozenset({"ssl.cabundle", "ssl.client.cert", "ssl.client.key"})
 
 
@@ -73,6 +73,15 @@ class CatalogSettings(Group):
     location: Literal["data", "catalog"] = "data"
     """Where new tables lie: `data`: in the data folder, beside their archives; `catalog`: where the catalog puts them, with only the
     archives in the data folder ([what cannot be had then](operations/catalogs.md#tables-where-the-catalog-puts-them))."""
+    locations: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=2048)], ...], Field(max_length=100)] = ()
+    """Further places where table metadata may lie: folders (`file:` URIs or absolute paths) and prefixes of buckets (`s3://bucket/prefix`).
+    Default: none. Metadata files, manifest lists and manifests are read and written in the data folder and in these places only. With
+    `location: catalog` every bucket is allowed too, and the catalog's `warehouse` if it is a path. Set it when another program writes the
+    metadata of a table elsewhere, or when such a catalog puts tables into a local folder."""
+    metadata_bytes_max: Annotated[Size, Field(ge=2**20, le=2**30)] = 64 * 2**20
+    """Largest answer of a REST catalog, and largest metadata file, manifest list or manifest, in bytes without compression; 1 MiB to 1 GiB.
+    What is larger is not read, and its table halts. Raise it for a table whose metadata has many thousands of snapshots or files; reading
+    one takes up to about ten times its bytes of memory."""
     allow_http: StrictBool = False
     """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it; and whether an `s3.endpoint`,
     `glue.endpoint`, `dynamodb.endpoint` or the like may be such an address: what is asked there could then be read and changed. On this

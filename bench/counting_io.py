@@ -1,7 +1,7 @@
 """Counts what table metadata costs a file system: each request, and the bytes of each. Catalogs import `CountingIO` by its name.
 
 Owns the counters of this process. A request is what an object store would be asked: to read a file, to write one, to look whether one is
-there, to delete one. Counted where pyiceberg opens and closes files, above the product's own `DurableFileIO`, so nothing is left out.
+there, to delete one. Counted where pyiceberg opens and closes files, above the product's own `GuardedFileIO`, so nothing is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Self
 from pyiceberg.io import InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from archiver.catalog.iceberg_io import DurableFileIO
+from archiver.catalog.guarded_io import GuardedFileIO
 
 IMPLEMENTATION = "bench.counting_io.CountingIO"
 """Value of the catalog property `py-io-impl`."""
@@ -109,7 +109,7 @@ class _CountedFile:
         return _CountedFile(self._file.to_input_file())
 
 
-class CountingIO(DurableFileIO):
+class CountingIO(GuardedFileIO):
     """The product's file access, counted."""
 
     def new_input(self, location: str) -> Any:

@@ -12,11 +12,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from archiver.catalog.configured_io import io_properties
+from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
 from archiver.catalog.tables import Tables
 from archiver.errors import ConfigInvalid, RetryLater
 from archiver.ids import IdSource
 from archiver.objects.place import StorePlace
-from archiver.settings import Settings
+from archiver.settings import CatalogSettings, Settings
 
 
 class ConfiguredCatalogs:
@@ -44,7 +45,8 @@ class ConfiguredCatalogs:
                 from archiver.catalog.iceberg import IcebergTables
 
                 places = settings.location == "catalog"
-                self._opened[name] = IcebergTables(name, properties, self._ids, settings.request_timeout, places=places)
+                limits = remote_limits(settings, self._settings().data.uri)
+                self._opened[name] = IcebergTables(name, properties, self._ids, limits, places=places)
             return self._opened[name]
 
     def shown(self, name: str) -> dict[str, str]:
@@ -57,6 +59,21 @@ class ConfiguredCatalogs:
         """Release every connection."""
         for tables in self._opened.values():
             tables.close()
+
+
+def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
+    """What the catalog can make us ask, read and write: table metadata lies in the data folder and where `locations` says.
+
+    A catalog that chooses the places of its tables (`location: catalog`) may use any bucket that its credentials open, and its `warehouse`,
+    but no local folder that the configuration does not name.
+    """
+    chooses = settings.location == "catalog"
+    warehouse = settings.properties().get("warehouse", "")
+    prefixes = [data_uri, *settings.locations]
+    if chooses and (warehouse.startswith("/") or ":/" in warehouse):
+        prefixes.append(warehouse)
+    places = TablePlaces(prefixes, any_bucket=chooses)
+    return RemoteLimits(settings.request_timeout, settings.metadata_bytes_max, settings.allow_http, places)
 
 
 def sqlite_file(uri: str) -> Path | None:

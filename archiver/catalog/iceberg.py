@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import ValidationError as MetadataInvalid
 from pyiceberg.expressions import And, EqualTo
 from pyiceberg.manifest import DataFile as DataFileOfTable
 from pyiceberg.manifest import ManifestContent, ManifestEntryStatus, ManifestFile
@@ -37,10 +38,13 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
+from archiver.catalog.guarded_io import GuardedFileIO
 from archiver.catalog.iceberg_append import append_producer
 from archiver.catalog.iceberg_exchange import exchange_producer, removal_producer
+from archiver.catalog.iceberg_guard import guarded, guarded_table
 from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unauthorized, unreached
 from archiver.catalog.iceberg_properties import prepared_properties
+from archiver.catalog.iceberg_reading import reading, writing
 from archiver.catalog.iceberg_register import register
 from archiver.catalog.iceberg_values import (
     adds_order,
@@ -54,6 +58,7 @@ from archiver.catalog.iceberg_values import (
     view_of,
 )
 from archiver.catalog.layout import PARTITION_BY, PARTITION_FIELD_ID, stream_fields
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.catalog.rest_auth import advice
 from archiver.catalog.specs import newest_spec, spec_id_of
 from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView, shown
@@ -62,6 +67,8 @@ from archiver.events.types import DataFile
 from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
 
+_DAMAGED = (ValueError, KeyError, EOFError, RecursionError, MetadataInvalid)
+"""What pyiceberg raises for a metadata file that is none, or was cut."""
 _Request = tuple[Table, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 
 
@@ -69,18 +76,24 @@ class IcebergTables:
     """One Iceberg catalog behind the `Tables` Protocol."""
 
     def __init__(
-        self, name: str, properties: Mapping[str, str], ids: IdSource, request_timeout_s: float = 30.0, *, places: bool = False
+        self,
+        name: str,
+        properties: Mapping[str, str],
+        ids: IdSource,
+        limits: RemoteLimits = RemoteLimits(),  # noqa: B008 - frozen
+        *,
+        places: bool = False,
     ) -> None:
         """`properties` are pyiceberg's (`type`, `uri`, `warehouse`, …); nothing is connected before the first call.
 
-        `request_timeout_s` bounds each request to a REST catalog. `places`: the catalog says where a new table lies, whatever location is
-        asked for.
+        `limits` bound what the catalog can make us ask, read and write. `places`: the catalog chooses where a new table lies, and ignores
+        the location that a create asks for.
         """
         self._places = places
         self._name = name
         self._ids = ids
         self._rest = properties.get("type") == "rest"
-        self._properties = prepared_properties(name, properties, request_timeout_s)
+        self._properties = prepared_properties(name, properties, limits)
         self._opened: Catalog | None = None
         self._adds_orders = True
         """Off once a commit that adds a sort order was refused: the catalog may not take that, and no commit may wait for it."""
@@ -115,7 +128,8 @@ class IcebergTables:
             raise
         # Whatever a catalog's driver raises on a read has changed nothing.
         except Exception as error:
-            if isinstance(error, ValidationError) and not self._rest:
+            # A catalog that reads the metadata file itself got text that is none, or was cut.
+            if not self._rest and isinstance(error, _DAMAGED):
                 raise _unreadable(identifier, error) from error
             self._check_known(error)
             if self._rest and unreached(error):
@@ -319,12 +333,11 @@ class IcebergTables:
         """As the Protocol says."""
         equal: Any = EqualTo  # its published types know no values
         here = And(equal("kafka.partition", partition), equal("kafka.offset", offset))
-        try:
-            return _table(view).scan(row_filter=here, selected_fields=("kafka.partition", "kafka.offset")).to_arrow().num_rows
-        except ValueError as error:  # pyiceberg's answer to what it does not know, equality deletes among it
-            raise Halt(f"table {shown(view.identifier)} cannot be read with its delete files applied: {error}") from error
-        except OSError as error:
-            raise RetryLater(f"table {shown(view.identifier)} cannot be read: {error}") from error
+        with reading(f"table {shown(view.identifier)}: a data file or delete file"):
+            try:
+                return _table(view).scan(row_filter=here, selected_fields=("kafka.partition", "kafka.offset")).to_arrow().num_rows
+            except ValueError as error:  # pyiceberg's answer to what it does not support, equality deletes among it
+                raise Halt(f"table {shown(view.identifier)} cannot be read with its delete files applied: {error}") from error
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         """As the Protocol says."""
@@ -349,7 +362,8 @@ class IcebergTables:
         return frozenset().union(*(_added_by(table, _snapshot(table, item.snapshot_id)) for item in newer))
 
     def _view(self, identifier: Identifier, table: Table) -> TableView:
-        return replace(view_of(identifier, table), placed_by_catalog=self._places)
+        with reading(f"table {shown(identifier)}: its metadata"):
+            return replace(view_of(identifier, guarded_table(table)), placed_by_catalog=self._places)
 
     def _catalog(self) -> Catalog:
         with self._lock:
@@ -372,7 +386,7 @@ class IcebergTables:
         properties: dict[str, Any] = dict(self._properties)
         try:
             try:
-                return load_catalog(self._name, **properties)
+                return guarded(load_catalog(self._name, **properties))
             except ValidationError as error:  # what answers is no catalog, now: a proxy's page, for example
                 raise CatalogAway(f"catalog {self._name} cannot be reached: what answers there is no catalog: {error}") from error
             except ValueError as error:
@@ -381,7 +395,7 @@ class IcebergTables:
                 if self._rest:
                     raise  # nothing is made there, and a silent server would be waited for twice
                 # Two processes that create the catalog's own tables at the same moment: the second attempt finds them.
-                return load_catalog(self._name, **properties)
+                return guarded(load_catalog(self._name, **properties))
         except ArchiverError:
             raise
         # Opening changes nothing that matters, whatever the driver says.
@@ -422,14 +436,12 @@ def _prepared(
     also: Sequence[TableUpdate] = (),
 ) -> Prepared:
     """Write the manifests of a snapshot on top of `view`; without `properties` those of the table stay as they are."""
-    try:
+    with writing(f"a manifest of table {shown(view.identifier)}"):
         for item in removed:
             producer.delete_data_file(item)
         for item in added:
             producer.append_data_file(item)
         updates, requirements = producer._commit()  # noqa: SLF001 - decision 0004
-    except OSError as error:
-        raise RetryLater(f"table {shown(view.identifier)}: manifests cannot be written: {error}") from error
     more = [] if properties is None else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
     request: _Request = (_table(view), (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more, *also))
     return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
@@ -451,21 +463,16 @@ def _snapshot(table: Table, snapshot_id: int) -> Snapshot:
 
 
 def _manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    try:
+    with reading(f"table {shown(table.name())}: the manifest list {snapshot.manifest_list} of snapshot {snapshot.snapshot_id}"):
         return list(snapshot.manifests(table.io))
-    except FileNotFoundError as error:
-        raise Halt(f"snapshot {snapshot.snapshot_id} of table {shown(table.name())}: its manifest list is gone: {error}") from error
-    except OSError as error:
-        raise RetryLater(f"snapshot {snapshot.snapshot_id} of table {shown(table.name())} cannot be read: {error}") from error
 
 
 def _entries(table: Table, manifest: ManifestFile) -> list[Any]:
-    try:
-        return list(manifest.fetch_manifest_entry(table.io, discard_deleted=False))
-    except FileNotFoundError as error:
-        raise Halt(f"table {shown(table.name())}: manifest {manifest.manifest_path} is gone: {error}") from error
-    except OSError as error:
-        raise RetryLater(f"table {shown(table.name())}: manifest {manifest.manifest_path} cannot be read: {error}") from error
+    access: Any = table.io
+    if isinstance(access, GuardedFileIO):
+        access = access.expecting(manifest.manifest_path, manifest.manifest_length)
+    with reading(f"table {shown(table.name())}: manifest {manifest.manifest_path}"):
+        return list(manifest.fetch_manifest_entry(access, discard_deleted=False))
 
 
 def _wanted_entries(view: TableView, paths: Set[str]) -> list[Any]:

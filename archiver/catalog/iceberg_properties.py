@@ -1,4 +1,4 @@
-"""What pyiceberg is told of a catalog beside, or in place of, what the configuration says. Only for the adapter in `iceberg.py`."""
+"""The properties that pyiceberg gets for a catalog: those of the configuration, completed. Only for the adapter in `iceberg.py`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from archiver.catalog.configured_io import CA_FILE
-from archiver.catalog.iceberg_io import IMPLEMENTATION
+from archiver.catalog.guarded_io import IMPLEMENTATION, LIMITS
 from archiver.catalog.iceberg_rest import IMPLEMENTATION as BOUNDED_REST
-from archiver.catalog.iceberg_rest import TIMEOUT
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.errors import ConfigInvalid
 
 SQLITE_TIMEOUT_S: Final = 60
@@ -20,18 +19,19 @@ _NO_RETRIES: Final = {"rest.sigv4.max-retries": "0"}
 """Of requests that are signed. pyiceberg's ten would each take as long as one request may."""
 
 
-def prepared_properties(name: str, properties: Mapping[str, str], request_timeout_s: float) -> dict[str, Any]:
-    """REST: requests are bounded. SQLite: the file's folder is made, the path absolute, the lock timeout long; local metadata is
-    synchronised to disk.
+def prepared_properties(name: str, properties: Mapping[str, str], limits: RemoteLimits) -> dict[str, Any]:
+    """File access is our own, with bounds. REST: requests are bounded. SQLite: the file's folder is made, the path made absolute, and the
+    lock time-out long.
+
+    A `py-io-impl` or `py-catalog-impl` of the configuration stays: its author is trusted. Those of a catalog or a table never count.
     """
-    prepared: dict[str, Any] = dict(properties)
-    if CA_FILE in prepared:
-        prepared.setdefault("py-io-impl", IMPLEMENTATION)
+    prepared: dict[str, Any] = dict(properties) | {LIMITS: limits}
+    prepared.setdefault("py-io-impl", IMPLEMENTATION)
     if prepared.get("type") == "rest" and "py-catalog-impl" not in prepared:
         if not prepared.get("uri"):
             raise ConfigInvalid(f"catalog {name} has no uri: write the address of the REST catalog, such as https://catalog.example.com")
         del prepared["type"]
-        return _nested_tls(prepared) | {"py-catalog-impl": BOUNDED_REST, TIMEOUT: str(request_timeout_s), **_NO_RETRIES}
+        return _nested_tls(prepared) | {"py-catalog-impl": BOUNDED_REST, **_NO_RETRIES}
     uri = prepared.get("uri", "")
     if not uri.startswith("sqlite"):
         return prepared
@@ -46,7 +46,6 @@ def prepared_properties(name: str, properties: Mapping[str, str], request_timeou
         raise ConfigInvalid(f"catalog {name}: folder {path.parent} cannot be made: {error}") from error
     query = parts.query if "timeout=" in parts.query else "&".join(filter(None, (parts.query, f"timeout={SQLITE_TIMEOUT_S}")))
     prepared["uri"] = f"{parts.scheme}:///{path}?{query}"
-    prepared.setdefault("py-io-impl", IMPLEMENTATION)
     return prepared
 
 

@@ -1,42 +1,51 @@
-"""pyiceberg's REST catalog with bounds: it has no time-out of its own and would wait for a silent server for ever.
+"""pyiceberg's REST catalog with bounds and with a gate for what the catalog sends.
 
-Promises that a connection is made within the bound, and that an answer is whole within it, header and body, however slowly it drips. What
-is late is `requests.ReadTimeout`: whether the request was applied is unknown then. Sends nothing again but what was refused with 401, once,
-as pyiceberg does. A request that could not be signed, or for which there is no token, ends as an `ArchiverError` and was not sent.
+pyiceberg has no time-out, no bound on an answer's bytes, and takes any setting that a catalog sends. Here a connection is made within the
+bound, and an answer is complete within it, header and body, however slowly it arrives. A late answer is `requests.ReadTimeout`, an answer
+that is too large or comes from another origin `requests.ConnectionError`: in both cases the outcome of the request is unknown. Only a
+request that was refused with 401 is sent again, once. A request that could not be signed, or has no token, ends as an `ArchiverError` and
+was not sent. Settings of the catalog pass through `remote_properties.py`.
 """
 
 from __future__ import annotations
 
 import http.client
 import io
+import logging
 import socket
 from collections.abc import Mapping
 from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 import requests
 import urllib3
 import urllib3.exceptions
-from pyiceberg.catalog.rest import RestCatalog, TableResponse
+from pyiceberg.catalog.rest import DEFAULT_NAMESPACE_SEPARATOR, NAMESPACE_SEPARATOR_PROPERTY, RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManager
 from pyiceberg.exceptions import AuthorizationExpiredError, UnauthorizedError
 from pyiceberg.io import load_file_io
-from pyiceberg.table import Table
 from requests.adapters import BaseAdapter, HTTPAdapter
 from requests.utils import prepend_scheme_if_needed, select_proxy
 from urllib3 import connection
 from urllib3.poolmanager import pool_classes_by_scheme
 
+from archiver.catalog.guarded_io import LIMITS
+from archiver.catalog.iceberg_guard import GuardedTable
+from archiver.catalog.remote_limits import CONFIGURATION_BYTES_MAX, RemoteLimits
+from archiver.catalog.remote_properties import Gated, catalog_settings, origin_of, table_settings
 from archiver.catalog.rest_auth import CREDENTIAL, TOKEN, Client, ClientTokens, FixedToken, Tokens, signs
 from archiver.catalog.rest_vended import file_properties
 from archiver.clock import Clock, SystemClock
-from archiver.errors import Halt
+from archiver.errors import ConfigInvalid, Halt
+
+_log = logging.getLogger(__name__)
 
 IMPLEMENTATION = f"{__name__}.BoundedRestCatalog"
 """For pyiceberg's property `py-catalog-impl`."""
 
-TIMEOUT = "archiver.request-timeout"
-"""The property that holds the bound, in seconds."""
-
+_CONFIGURATION_PATH = "/v1/config"
+_NOTES_MAX = 100
+"""Sets of names of settings that were left out and logged."""
 _PART_BYTES = 64 * 1024
 _CLOCK = SystemClock()
 
@@ -45,9 +54,11 @@ class BoundedRestCatalog(RestCatalog):
     """A REST catalog whose requests end, those for a token among them, and which knows what to do about a token that is refused."""
 
     def __init__(self, name: str, **properties: Any) -> None:
-        self._timeout_s = float(properties[TIMEOUT])
+        self._limits: RemoteLimits = properties[LIMITS]
+        self._configured_uri = str(properties["uri"])
         self._authorities: str | None = (properties.get("ssl") or {}).get("cabundle")
         self._asking: requests.Session | None = None
+        self._left_out: set[tuple[str, ...]] = set()
         self._tokens = self._tokens_of(name, properties)
         try:
             super().__init__(name, **properties)
@@ -72,21 +83,39 @@ class BoundedRestCatalog(RestCatalog):
             return FixedToken(str(properties[TOKEN]))
         if not properties.get(CREDENTIAL):
             return Tokens()
+        client = Client.of(properties)
         self._asking = requests.Session()
-        self._bound(self._asking)
-        return ClientTokens(name, Client.of(properties), self._asking, _CLOCK)
+        self._bound(self._asking, client.server)
+        return ClientTokens(name, client, self._asking, _CLOCK)
 
     def _fetch_config(self) -> None:
-        """Asked for once more where a token was refused; pyiceberg does so for every other request."""
+        """Ask the catalog for its settings, and keep those that the gate accepts.
+
+        pyiceberg merges all of them first. Nothing is imported or asked between its merge and the gate: the session that uses them is
+        made later. A request that was refused with 401 is sent once more, as pyiceberg does for every other request.
+        """
+        configured = dict(self.properties)
         try:
             super()._fetch_config()
         except (UnauthorizedError, AuthorizationExpiredError):
             self._tokens.refused()
             super()._fetch_config()
+        remote = {key: value for key, value in self.properties.items() if key not in configured or configured[key] != value}
+        gated = catalog_settings(remote, self._configured_uri, allow_http=self._limits.allow_http)
+        self._log_left_out("settings of the catalog that are not used", gated)
+        self.properties = configured | gated.accepted
+        self.uri = str(self.properties["uri"])
+        self._namespace_separator = unquote(str(self.properties.get(NAMESPACE_SEPARATOR_PROPERTY, DEFAULT_NAMESPACE_SEPARATOR)))
+
+    def _log_left_out(self, what: str, gated: Gated) -> None:
+        """Once for each set of names."""
+        if gated.left_out and gated.left_out not in self._left_out and len(self._left_out) < _NOTES_MAX:
+            self._left_out.add(gated.left_out)
+            _log.warning("catalog %s: %s: %s", self.name, what, ", ".join(gated.left_out))
 
     def _create_session(self) -> requests.Session:
         session = super()._create_session()
-        self._bound(session)  # what signs requests was mounted meanwhile
+        self._bound(session, self._configured_uri)  # after the adapter that signs requests was mounted
         return session
 
     def _create_legacy_oauth2_auth_manager(self, session: requests.Session) -> AuthManager:  # noqa: ARG002 - pyiceberg's own shape
@@ -113,39 +142,47 @@ class BoundedRestCatalog(RestCatalog):
 
         adapter.add_headers = add_headers
 
-    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> Table:
-        """With what the catalog hands out for the table in place of what is ours, and without what the table's own properties say.
+    def _response_to_table(self, identifier_tuple: tuple[str, ...], table_response: TableResponse) -> GuardedTable:
+        """With the storage settings that the catalog sends for the table in place of ours, and without the table's own properties.
 
-        Whoever may change a table could else send our keys to a server of his own. A token for the table is not taken either: pyiceberg
-        would send it with the requests for other tables as well.
+        A table property could send our keys to another server: everyone who may alter the table writes it.
         """
         found = self._resolve_storage_credentials(table_response.storage_credentials, table_response.metadata_location)
-        handed_out = {key: value for key, value in {**table_response.config, **found}.items() if key != TOKEN}
-        return Table(
+        gated = table_settings({**table_response.config, **found}, allow_http=self._limits.allow_http)
+        self._log_left_out("settings for a table that are not used", gated)
+        return GuardedTable(
             identifier=identifier_tuple,
             metadata_location=str(table_response.metadata_location),
             metadata=table_response.metadata,
-            io=load_file_io(file_properties(self.properties, handed_out), table_response.metadata_location),
+            io=load_file_io(file_properties(self.properties, gated.accepted), table_response.metadata_location),
             catalog=self,
-            config=handed_out,
+            config=gated.accepted,
         )
 
-    def _bound(self, session: requests.Session) -> None:
+    def _bound(self, session: requests.Session, uri: str) -> None:
+        """Bound whatever the session sends, and let it ask nothing but the origin of `uri`."""
         for prefix, adapter in list(session.adapters.items()):
             if not isinstance(adapter, _Bounded):
-                session.mount(prefix, _Bounded(adapter, self._timeout_s, _CLOCK, self._authorities))
+                session.mount(prefix, _Bounded(adapter, self._limits, _CLOCK, self._authorities, uri))
 
 
 class _Bounded(BaseAdapter):
-    """Puts the bound on whatever another adapter sends."""
+    """Bounds whatever another adapter sends: its time, the bytes of its answer, and the origin that is asked."""
 
-    def __init__(self, inner: BaseAdapter, timeout_s: float, clock: Clock, authorities: str | None) -> None:
-        """`authorities`: the file with those who alone may vouch for the server. A session's own word is overruled by the environment."""
+    def __init__(self, inner: BaseAdapter, limits: RemoteLimits, clock: Clock, authorities: str | None, uri: str) -> None:
+        """`authorities`: the file of certificate authorities that may vouch for the server; the environment would override a session's.
+
+        `uri`: the configured address. A redirect to another origin is not followed: headers may hold a secret.
+        """
         super().__init__()
         self._authorities = authorities
         self._inner = inner
-        self._timeout_s = timeout_s
+        self._timeout_s = limits.request_timeout_s
+        self._bytes_max = limits.bytes_max
         self._clock = clock
+        self._origin = origin_of(uri)
+        if self._origin is None:
+            raise ConfigInvalid(f"a catalog's address is no http:// or https:// address: {uri[:200]!r}")
 
     def send(
         self,
@@ -157,6 +194,10 @@ class _Bounded(BaseAdapter):
         proxies: dict[str, str] | None = None,
     ) -> requests.Response:
         """As the other does; the answer's body is there."""
+        origin = origin_of(str(request.url))
+        if origin != self._origin:
+            other = "no HTTP address" if origin is None else f"{origin[0]}://{origin[1][:100]}:{origin[2]}"
+            raise requests.ConnectionError(f"the catalog redirects to {other}, which is not followed", request=request)
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         bound = self._timeout_s if timeout is None else timeout
         self._bound_pools(str(request.url), proxies)
@@ -177,9 +218,14 @@ class _Bounded(BaseAdapter):
     def _body(self, response: requests.Response, deadline_s: float) -> bytes:
         """Everything that is left of the answer. A read returns what has come, so that the clock is looked at between two of them."""
         parts: list[bytes] = []
+        is_configuration = urlsplit(str(response.url)).path.endswith(_CONFIGURATION_PATH)
+        left = min(CONFIGURATION_BYTES_MAX, self._bytes_max) if is_configuration else self._bytes_max
         try:
             while part := response.raw.read1(_PART_BYTES, decode_content=True):
                 parts.append(part)
+                left -= len(part)
+                if left < 0:
+                    raise requests.ConnectionError("the answer has more bytes than catalogs[].metadata_bytes_max", request=response.request)
                 if self._clock.monotonic_s() > deadline_s:
                     raise self._late(response)
         except urllib3.exceptions.ReadTimeoutError as error:

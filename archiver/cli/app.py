@@ -115,7 +115,10 @@ def run(arguments: list[str]) -> int:
         asked_nothing = not arguments or usage.format_message().startswith("Usage:")
         print(usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr)
         return USAGE
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as stopped:
+        # Typer makes an `Abort` of an `EOFError` too: it comes from damaged bytes, and is no Ctrl-C.
+        if isinstance(stopped.__cause__, EOFError):
+            raise stopped.__cause__ from None
         result = INTERRUPTED
     except (BrokenPipeError, SystemExit) as gone:
         # The reader of our output (head, less) has gone; there is nobody left to tell. Typer makes an exit with code 1 of it.

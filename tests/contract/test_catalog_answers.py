@@ -12,6 +12,7 @@ import requests
 
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.layout import table_properties
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.catalog.tables import Prepared, SwapOutcome, TableView
 from archiver.clock import SystemClock
 from archiver.errors import CatalogAway, KeyExists, OutcomeUnknown, RetryLater
@@ -71,7 +72,7 @@ def rig(rest_catalog: RestCatalog, tmp_path: Path) -> Iterator[Rig]:  # noqa: F8
     rest_catalog.empty()
     with HttpFaults(lambda: rest_catalog.uri) as faults:
         tables = IcebergTables("local", {"type": "rest", "uri": faults.uri}, SeededIds(7))
-        hurried = IcebergTables("local", {"type": "rest", "uri": faults.uri}, SeededIds(9), TIMEOUT_S)
+        hurried = IcebergTables("local", {"type": "rest", "uri": faults.uri}, SeededIds(9), RemoteLimits(TIMEOUT_S))
         direct = IcebergTables("direct", rest_catalog.properties, SeededIds(8))
         yield Rig(faults, tables, hurried, direct, tmp_path)
         tables.close()
@@ -197,11 +198,11 @@ def test_an_answer_that_drips_is_cut_at_the_bound(rig: Rig, play: Play, told: st
     assert TIMEOUT_S <= clock.monotonic_s() - began_s < 3 * TIMEOUT_S
 
 
-def test_the_bound_is_on_every_connection_of_the_session(rig: Rig, rest_catalog: RestCatalog) -> None:  # noqa: F811
+def test_the_bound_is_on_every_connection_of_the_session(rig: Rig) -> None:
     rig.made()
     session: Any = rig.hurried._catalog()._session  # type: ignore[attr-defined]
     assert {type(adapter).__name__ for adapter in session.adapters.values()} == {"_Bounded"}
-    assert session.get(f"{rest_catalog.uri}/v1/config").json()["overrides"]
+    assert session.get(f"{rig.faults.uri}/v1/config").json()["overrides"]
     rig.faults.be_silent()
     with pytest.raises(requests.Timeout):
         session.get(f"{rig.faults.uri}/v1/config")

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from archiver.catalog.guarded_io import IMPLEMENTATION
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.layout import table_properties
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.catalog.tables import Prepared, SwapOutcome, TableView
 from archiver.clock import SystemClock
 from archiver.errors import ArchiverError, CatalogAway, Halt, RetryLater
@@ -41,7 +43,7 @@ def opened(rest_catalog: RestCatalog) -> Iterator[Opened]:  # noqa: F811
 
     def make(guard: Guard, timeout_s: float = 30.0, **changed: str) -> tuple[Guarded, IcebergTables]:
         guarded = Guarded(lambda: rest_catalog.uri, guard)
-        tables = IcebergTables("lake", {**properties(guarded), **changed}, SeededIds(7), timeout_s)
+        tables = IcebergTables("lake", {**properties(guarded), **changed}, SeededIds(7), RemoteLimits(timeout_s))
         ends.extend((tables.close, guarded.__exit__))
         return guarded, tables
 
@@ -283,7 +285,8 @@ def test_neither_a_tables_own_properties_nor_its_token_count(opened: Opened, tmp
     handle: Any = view.handle
     files = handle.io.properties
     assert (files["s3.endpoint"], files["s3.region"]) == ("https://ours", "eu-north-1")
-    assert not {"s3.access-key-id", "py-io-impl"} & files.keys()
+    assert "s3.access-key-id" not in files
+    assert files["py-io-impl"] == IMPLEMENTATION
     request = prepared(tables, view, one_file(view, 0, 5))
     assert tables.swap(request).outcome is SwapOutcome.APPLIED
     assert tables.load(("demo", "other")) is None

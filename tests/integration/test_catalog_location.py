@@ -25,7 +25,7 @@ class Placed:
         database = f"sqlite:///{folder}/d/catalog.db?timeout=60"
         plain = {"type": "sql", "uri": database, "warehouse": f"file://{self.warehouse}"} if rest is None else rest.properties
         self._plain = {name: str(value) for name, value in plain.items()}
-        self.catalog: dict[str, Any] = {"name": "local", **self._plain, "location": "catalog"}
+        self.catalog: dict[str, Any] = {"name": "local", **self._plain, "location": "catalog", "locations": [f"file://{self.warehouse}"]}
         topic = {"name": "clicks", "partitions": 1, "archive": {"kind": "iceberg", "catalog": "local", "table": TABLE}}
         self.deployment = Deployment(folder / "d", overrides={"catalogs": [self.catalog], "topics": [topic]})
 

@@ -16,6 +16,7 @@ import pytest
 from pydantic import ValidationError
 
 from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.clock import SystemClock
 from archiver.daemon import otlp
 from archiver.errors import ArchiverError
@@ -29,6 +30,7 @@ from archiver.settings_telemetry import OtlpSettings
 from tests.support.etcd_certificates import make_certificates
 
 BOUND_S = 5.0
+LIMITS = RemoteLimits(BOUND_S)
 
 
 @dataclass
@@ -92,14 +94,17 @@ def from_bucket(server: Elsewhere) -> None:
 
 def from_catalog(server: Elsewhere) -> None:
     tables = IcebergTables(
-        "lake", {"type": "rest", "uri": server.uri, "ssl.cabundle": str(server.authority), "token": "t"}, SeededIds(1), BOUND_S
+        "lake",
+        {"type": "rest", "uri": server.uri, "ssl.cabundle": str(server.authority), "token": "t"},
+        SeededIds(1),
+        LIMITS,
     )
     tables.load(("shop", "orders"))
 
 
 def from_token_server(server: Elsewhere) -> None:
     who = {"credential": "a:b", "oauth2-server-uri": f"{server.uri}/tokens", "ssl.cabundle": str(server.authority)}
-    IcebergTables("lake", {"type": "rest", "uri": "http://127.0.0.1:1", **who}, SeededIds(1), BOUND_S).load(("shop", "orders"))
+    IcebergTables("lake", {"type": "rest", "uri": "http://127.0.0.1:1", **who}, SeededIds(1), LIMITS).load(("shop", "orders"))
 
 
 def from_registry(server: Elsewhere) -> None:
@@ -134,5 +139,5 @@ def test_no_property_of_a_catalog_switches_verification_off(elsewhere: Elsewhere
     """The library under the client takes an empty text, and false, for *believe anybody*."""
     given = {"name": "lake", "type": "rest", "uri": elsewhere.uri, "ssl.cabundle": value}
     with pytest.raises((ArchiverError, OSError, ValidationError)):
-        IcebergTables("lake", CatalogSettings.model_validate(given).properties(), SeededIds(1), BOUND_S).load(("shop", "orders"))
+        IcebergTables("lake", CatalogSettings.model_validate(given).properties(), SeededIds(1), LIMITS).load(("shop", "orders"))
     assert elsewhere.asked == []

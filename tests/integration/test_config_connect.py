@@ -104,7 +104,7 @@ def test_a_table_of_somebody_else(tmp_path: Path) -> None:
     client.create_namespace("checked")
     client.create_table(TABLE, Schema(NestedField(1, "x", LongType())))
     client.close()
-    done, found = asked(deployed(tmp_path, type="sql", uri=uri))
+    done, found = asked(deployed(tmp_path, type="sql", uri=uri, locations=[f"file://{tmp_path}/w"]))
     ((verdict, told),) = found["table checked.clicks"]
     assert (done.code, verdict) == (1, "wrong")
     assert "was not made by the archiver" in told
@@ -134,7 +134,7 @@ def test_a_look_writes_nothing(guarded: Guarded, rest_catalog: RestCatalog, tmp_
 @needs_java
 @pytest.mark.parametrize("location", ["data", "catalog"])
 def test_a_probe_of_a_rest_catalog(guarded: Guarded, rest_catalog: RestCatalog, tmp_path: Path, location: str) -> None:  # noqa: F811
-    deployment = on(guarded, tmp_path, location=location)
+    deployment = on(guarded, tmp_path, location=location, locations=[f"file://{rest_catalog.warehouse}"])
     done, found = asked(deployment, "--probe")
     assert done.code == 0, done.out
     assert verdicts(found) == {

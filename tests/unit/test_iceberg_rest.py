@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.errors import CatalogAway
 from archiver.ids import SeededIds
 
@@ -29,7 +30,7 @@ SIGNED = {"rest.sigv4-enabled": "true", "rest.signing-region": "x", "client.acce
 @pytest.mark.parametrize("credential", [{}, {"credential": "id:secret"}, SIGNED], ids=["configuration", "token", "signed"])
 def test_a_server_that_is_silent_is_not_waited_for_for_ever(silent: str, credential: dict[str, str]) -> None:
     """A catalog with a credential asks for a token before anything else; pyiceberg sends a signed request eleven times."""
-    tables = IcebergTables("lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), TIMEOUT_S)
+    tables = IcebergTables("lake", {"type": "rest", "uri": silent, **credential}, SeededIds(1), RemoteLimits(TIMEOUT_S))
     found: list[object] = []
 
     def load() -> None:

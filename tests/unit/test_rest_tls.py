@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.errors import CatalogAway
 from archiver.ids import SeededIds
 from tests.support.etcd_certificates import Certificates, make_certificates
@@ -80,7 +81,7 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
 
 
 def tables(secured: Secured, **more: str) -> IcebergTables:
-    return IcebergTables("lake", {"type": "rest", "uri": secured.uri, **more}, SeededIds(1), 5.0)
+    return IcebergTables("lake", {"type": "rest", "uri": secured.uri, **more}, SeededIds(1), RemoteLimits(5.0))
 
 
 def test_a_certificate_is_verified_by_those_who_are_named(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

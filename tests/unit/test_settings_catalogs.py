@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from archiver.catalog.remote_limits import RemoteLimits
 from archiver.errors import ConfigInvalid
 from archiver.settings import Settings, load_settings
 
@@ -98,7 +99,7 @@ def test_an_example_of_the_page_loads_and_is_understood(tmp_path: Path, position
 
     document = yaml.safe_load(EXAMPLES[position])
     (catalog,) = load(tmp_path, **document["catalogs"][0]).catalogs
-    prepared = prepared_properties(catalog.name, catalog.properties(), catalog.request_timeout)
+    prepared = prepared_properties(catalog.name, catalog.properties(), RemoteLimits())
     assert prepared["uri"] == document["catalogs"][0]["uri"]
     if "ssl.cabundle" in document["catalogs"][0]:
         assert set(prepared["ssl"]) == {"cabundle", "client"}

@@ -1,0 +1,65 @@
+"""What an error means that pyiceberg raises while it reads or writes files of a table. Only for the adapter in `iceberg.py`.
+
+Libraries under pyiceberg raise many kinds of error for damaged bytes: `EOFError`, `ValueError`, `KeyError`, errors of Avro, Parquet and
+pydantic. Each becomes one of ours, with the name of the file, so that a command answers "unknown" and a round goes on with other tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from archiver.errors import ArchiverError, Halt, RetryLater, passing
+
+_TEXT_MAX = 500
+"""Characters of a library's message that are repeated: it may quote the file."""
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Raise `Halt` if `what` is gone or damaged, `RetryLater` if it cannot be read now; errors of ours pass."""
+    try:
+        yield
+    except ArchiverError:
+        raise
+    except FileNotFoundError as error:
+        raise Halt(f"{what} is gone: {_said(error)}; restore the file from a backup") from error
+    except (OSError, MemoryError) as error:
+        raise passing(error, what) or RetryLater(f"{what} cannot be read: {_said(error)}") from error
+    except Exception as error:
+        found = _masked(error)
+        if found is not None:
+            raise RetryLater(f"{what} cannot be read: {_said(found)}") from error
+        raise Halt(f"{what} is damaged: {type(error).__name__}: {_said(error)}; restore the file from a backup") from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Raise `RetryLater` if `what` cannot be written, for whatever reason: nothing that counts was changed. Errors of ours pass."""
+    try:
+        yield
+    except ArchiverError:
+        raise
+    except Exception as error:
+        found = _masked(error) or error
+        raise RetryLater(f"{what} cannot be written: {type(found).__name__}: {_said(found)}") from error
+
+
+def _masked(error: BaseException) -> OSError | None:
+    """The error of the store behind another error, if there is one.
+
+    pyiceberg closes a manifest whose writing failed, and then complains of an empty manifest.
+    """
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if isinstance(found, OSError):
+            return found
+        seen.add(id(found))
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _said(error: BaseException) -> str:
+    text = str(error)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"

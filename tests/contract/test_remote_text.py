@@ -1,0 +1,285 @@
+"""Does text that a catalog or a table's author wrote run code, open a server, or reach a file that is not the table's?"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
+from archiver.catalog.tables import SwapOutcome, TableView
+from archiver.errors import CatalogAway, Halt, RetryLater
+from archiver.ids import SeededIds
+from tests.contract.test_tables import one_file, prepared
+from tests.support.hostile_catalog import HostileCatalog, endless
+from tests.support.table_catalogs import loaded, made, sql_tables
+from tests.support.tables import IDENTIFIER
+
+CANARY = "archiver_import_canary"
+"""A module whose import leaves a mark."""
+
+
+@pytest.fixture
+def canary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that exists once anything imports or calls the canary."""
+    mark = tmp_path / "executed"
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    text = f"open({str(mark)!r}, 'w').close()\nclass Call:\n    def __init__(self, *a, **k):\n        open({str(mark)!r}, 'w').close()\n"
+    (folder / f"{CANARY}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+    yield mark
+    sys.modules.pop(CANARY, None)
+
+
+@pytest.fixture
+def hostile() -> Iterator[HostileCatalog]:
+    with HostileCatalog() as catalog:
+        yield catalog
+
+
+def rest(catalog: HostileCatalog, limits: RemoteLimits | None = None, **more: str) -> IcebergTables:
+    return IcebergTables("lake", {"type": "rest", "uri": catalog.uri, **more}, SeededIds(3), limits or RemoteLimits(10.0))
+
+
+def metadata_of(view: TableView) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(view.metadata_location.removeprefix("file://")).read_text())
+    return found
+
+
+POISON = {
+    "py-io-impl": f"{CANARY}.Call",
+    "io-impl": f"{CANARY}.Call",
+    "s3.retry-strategy-impl": f"{CANARY}.Call",
+    "write.py-location-provider.impl": f"{CANARY}.Call",
+    "py-catalog-impl": f"{CANARY}.Call",
+    "s3.endpoint": "http://store.example.com",
+    "s3.proxy-uri": "http://127.0.0.1:1",
+}
+
+
+def test_the_canary_is_noticed(canary: Path) -> None:
+    importlib.import_module(CANARY)
+    assert canary.exists()
+
+
+AUTH: dict[str, Any] = {"type": "custom", "impl": f"{CANARY}.Call", "custom": {"args": "x"}}
+
+
+@pytest.mark.parametrize("group", ["defaults", "overrides"])
+def test_remote_settings_import_nothing(hostile: HostileCatalog, canary: Path, tmp_path: Path, group: str) -> None:
+    with sql_tables_closed(tmp_path) as sql:
+        view = made(sql, tmp_path)
+    hostile.config = {"defaults": {}, "overrides": {}, group: {**POISON, "auth": AUTH, "rest.sigv4-enabled": "true"}}
+    hostile.table = {"metadata-location": view.metadata_location, "metadata": metadata_of(view), "config": dict(POISON)}
+    hostile.table["storage-credentials"] = [{"prefix": "file:", "config": dict(POISON)}]
+    tables = rest(hostile)
+    found = tables.load(IDENTIFIER)
+    assert found is not None
+    handle: Any = found.handle
+    assert list(tables.named_paths(found)) != []
+    assert prepared(tables, found, one_file(found, 0, 5)).snapshot_id
+    assert not canary.exists()
+    assert CANARY not in sys.modules
+    assert not {name for name in handle.io.properties if name in POISON and handle.io.properties[name] == POISON[name]}
+    tables.close()
+
+
+class sql_tables_closed:  # noqa: N801 - used as a function
+    """The tables of a SQLite catalog, closed at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._tables = sql_tables(folder)
+
+    def __enter__(self) -> IcebergTables:
+        return self._tables
+
+    def __exit__(self, *_: object) -> None:
+        self._tables.close()
+
+
+def test_table_properties_import_nothing(tmp_path: Path, canary: Path) -> None:
+    """Every call of the adapter, on a table whose author named code and another place for metadata."""
+    elsewhere = tmp_path / "elsewhere"
+    with sql_tables_closed(tmp_path) as tables:
+        view = made(tables, tmp_path)
+        document = metadata_of(view)
+        document["properties"] |= {**POISON, "write.metadata.path": f"file://{elsewhere}"}
+        path = Path(view.metadata_location.removeprefix("file://")).with_name("00001-altered.metadata.json")
+        path.write_text(json.dumps(document))
+        point_at(tmp_path, path)
+
+        view = loaded(tables)
+        assert view.properties["write.py-location-provider.impl"] == POISON["write.py-location-provider.impl"], "properties of others stay"
+        for number in range(2):
+            request = prepared(tables, view, one_file(view, 5 * number, 5 * number + 5))
+            assert tables.swap(request).outcome is SwapOutcome.APPLIED
+            view = loaded(tables)
+        assert tables.evolve(view, view.schema_json).outcome is SwapOutcome.APPLIED
+        view = loaded(tables)
+        assert tables.repartition(view, "hour").outcome is SwapOutcome.APPLIED
+        view = loaded(tables)
+        (data, *_) = [file.path for file in tables.live_files(view)]
+        tables.prepare_removal(view, [data], lambda _s, _n: {}, {}, ())
+        assert tables.retained_paths(view, {data.rpartition("/")[2]}) == {data}
+        assert list(tables.named_paths(view))
+        assert tables.data_paths(view, 0)
+        assert view.properties["write.py-location-provider.impl"] == POISON["write.py-location-provider.impl"]
+    assert not canary.exists()
+    assert CANARY not in sys.modules
+    assert not elsewhere.exists(), "metadata lies in the table's own folder"
+
+
+def test_a_catalog_leads_to_no_other_origin(hostile: HostileCatalog) -> None:
+    """An override of `uri`, a redirect: neither is sent our token."""
+    with HostileCatalog() as thief:
+        hostile.config = {"defaults": {}, "overrides": {"uri": thief.uri}}
+        tables = rest(hostile, token="secret-token")
+        with pytest.raises(RetryLater):
+            tables.load(IDENTIFIER)
+        assert [path for path, _ in hostile.asked][-1] != "/v1/config", "the table is asked of the catalog"
+        hostile.redirect = thief.uri
+        with pytest.raises(RetryLater, match="which is not followed"):
+            rest(hostile, token="secret-token").load(IDENTIFIER)
+        assert thief.asked == []
+
+
+@pytest.mark.parametrize("what", ["config", "table"])
+def test_an_answer_has_a_bound(hostile: HostileCatalog, what: str) -> None:
+    size = 256 * 2**20
+    if what == "config":
+        hostile.config = endless(b'{"defaults": {}, "overrides": {}}', size)
+    else:
+        hostile.table = endless(b"{", size)  # type: ignore[assignment]
+    with pytest.raises((CatalogAway, RetryLater), match="metadata_bytes_max"):
+        rest(hostile, RemoteLimits(30.0, bytes_max=8 * 2**20)).load(IDENTIFIER)
+    assert hostile.sent < 64 * 2**20, "the rest is not read"
+
+
+def limited(folder: Path, *places: str, bytes_max: int = 2**20) -> IcebergTables:
+    limits = RemoteLimits(bytes_max=bytes_max, places=TablePlaces(places or (f"file://{folder}",)))
+    return IcebergTables("local", {"type": "sql", "uri": f"sqlite:///{folder}/catalog/catalog.db"}, SeededIds(7), limits)
+
+
+def manifest_list(folder: Path) -> Path:
+    """That of a table with one snapshot."""
+    with sql_tables_closed(folder) as tables:
+        view = made(tables, folder)
+        assert tables.swap(prepared(tables, view, one_file(view, 0, 5))).outcome is SwapOutcome.APPLIED
+        handle: Any = loaded(tables).handle
+        return Path(str(handle.metadata.current_snapshot().manifest_list).removeprefix("file://"))
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("becomes", [fifo, device, folder], ids=lambda one: one.__name__)
+def test_what_is_no_file_is_not_opened(tmp_path: Path, becomes: Any) -> None:
+    becomes(manifest_list(tmp_path))
+    tables = limited(tmp_path, f"file://{tmp_path}", "file:///dev")
+    with pytest.raises(Halt, match="no regular file"):
+        list(tables.live_files(loaded(tables)))
+    tables.close()
+
+
+def test_a_link_out_of_the_places_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    path = manifest_list(tmp_path / "a")
+    path.rename(tmp_path / "outside.avro")
+    path.symlink_to(tmp_path / "outside.avro")
+    tables = limited(tmp_path / "a")
+    with pytest.raises(Halt, match=r"which is not opened.*catalogs\[\]\.locations"):
+        list(tables.live_files(loaded(tables)))
+    tables.close()
+
+
+def test_metadata_outside_of_the_places_is_not_opened(tmp_path: Path) -> None:
+    manifest_list(tmp_path)
+    tables = limited(tmp_path, f"file://{tmp_path}/nowhere")
+    with pytest.raises(Halt, match=r"catalogs\[\]\.locations"):
+        tables.load(IDENTIFIER)
+    tables.close()
+
+
+def cut(path: Path, share: float) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.3, 0.6, 0.9, 0.999])
+@pytest.mark.parametrize("kind", ["manifest list", "manifest", "metadata"])
+def test_damaged_metadata_is_a_halt_with_the_name_of_the_file(tmp_path: Path, kind: str, share: float) -> None:
+    """Not an `EOFError`, which a command would take for Ctrl-C, and not a shorter list of files."""
+    lists = manifest_list(tmp_path)
+    with sql_tables_closed(tmp_path) as tables:
+        view = loaded(tables)
+        handle: Any = view.handle
+        (manifest,) = handle.metadata.current_snapshot().manifests(handle.io)
+        path = {"manifest list": str(lists), "manifest": manifest.manifest_path, "metadata": view.metadata_location}[kind]
+        cut(Path(path.removeprefix("file://")), share)
+    again = limited(tmp_path)
+    with pytest.raises(Halt, match=Path(path).name if kind != "metadata" else "cannot be read"):
+        list(again.live_files(loaded(again)))
+    again.close()
+
+
+def test_every_flipped_byte_of_a_manifest_list_is_typed(tmp_path: Path) -> None:
+    lists = manifest_list(tmp_path)
+    data = lists.read_bytes()
+    tables = limited(tmp_path)
+    view = loaded(tables)
+    refused = 0
+    for position in range(0, len(data), 41):
+        lists.write_bytes(data[:position] + bytes([data[position] ^ 0x41]) + data[position + 1 :])
+        with suppress(Halt, RetryLater):
+            list(tables.live_files(view))
+            refused -= 1
+        refused += 1
+    assert refused > 20
+    tables.close()
+
+
+def test_metadata_that_grows_when_decompressed_is_not_read(tmp_path: Path) -> None:
+    """200 KB of gzip for 200 MB of text."""
+    manifest_list(tmp_path)
+    with sql_tables_closed(tmp_path) as tables:
+        view = loaded(tables)
+    document = metadata_of(view)
+    path = Path(view.metadata_location.removeprefix("file://"))
+    bomb = path.with_name("00009-bomb.gz.metadata.json")
+    bomb.write_bytes(gzip.compress(json.dumps(document).encode() + b" " * (200 * 2**20), 1))
+    point_at(tmp_path, bomb)
+    again = limited(tmp_path)
+    with pytest.raises(Halt, match="metadata_bytes_max"):
+        again.load(IDENTIFIER)
+    again.close()
+
+
+def point_at(folder: Path, metadata: Path) -> None:
+    """Let the catalog's row name another metadata file."""
+    import sqlite3
+
+    with sqlite3.connect(folder / "catalog" / "catalog.db") as connection:
+        connection.execute("UPDATE iceberg_tables SET metadata_location = ?", (f"file://{metadata}",))
+    connection.close()
