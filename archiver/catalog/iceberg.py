@@ -297,9 +297,10 @@ class IcebergTables:
         for manifest in manifests:
             if manifest.content != ManifestContent.DATA:
                 continue
-            for entry in _entries(table, manifest):
-                if entry.status != ManifestEntryStatus.DELETED:
-                    yield live_file_of(entry, fields, manifest.partition_spec_id, has_deletes, nulls_of)
+            live = [entry for entry in _entries(table, manifest) if entry.status != ManifestEntryStatus.DELETED]
+            with reading(f"table {shown(table.name())}: manifest {manifest.manifest_path}"):
+                found = [live_file_of(entry, fields, manifest.partition_spec_id, has_deletes, nulls_of) for entry in live]
+            yield from found
 
     def retained_paths(self, view: TableView, names: Collection[str]) -> frozenset[str]:
         """As the Protocol says; each manifest is read once, however many snapshots share it."""

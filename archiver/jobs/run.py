@@ -27,7 +27,7 @@ from archiver.catalog.commit import CommitOutcome, Committer
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
-from archiver.errors import ArchiverError, CatalogAway, ConfigInvalid, Deposed, Halt, InvalidInput, RetryLater, TopicHalted
+from archiver.errors import ArchiverError, CatalogAway, ConfigInvalid, Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.ids import IdSource, TopicId, TopicPartition
 from archiver.jobs.bundle import bundle
 from archiver.jobs.known_ids import KnownIds, ends
@@ -438,7 +438,7 @@ class ArchiveRun:
         reached = {partition: ledger.planned_to(partition) for partition in range(work.state.partitions)}
         through_us = valid_through_us(work, intake, reached, tick_us)
         committer, began_s = parts.committer(table.tables), parts.clock.monotonic_s()
-        end: CommitEnd = "halted"  # by an error of a kind that nobody expected
+        end: CommitEnd = "halted"
         try:
             outcome = committer.commit(table.target, uuid.UUID(bytes=commit_id), through_us, gaps=self._gaps(work))
             end = "committed" if outcome is not None and outcome.committed else "nothing"
@@ -447,6 +447,13 @@ class ArchiveRun:
             if isinstance(error, CatalogAway):
                 self._aways[table.catalog] = error
             raise
+        except AssertionError:
+            raise  # an invariant of ours
+        except Exception as error:
+            # A library's error that its adapter does not know is this table's trouble: the round goes on. The request may have been sent.
+            end = "unknown"
+            _log.exception("the commit of a table ended in an unexpected error", extra={"topic": work.name})
+            raise OutcomeUnknown(f"the commit may or may not have been applied: {type(error).__name__}: {str(error)[:500]}") from error
         finally:
             self._report.committing(CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end))
         if outcome is not None:

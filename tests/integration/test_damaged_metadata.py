@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import typer
 
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
@@ -55,7 +56,7 @@ def test_an_end_of_bytes_is_not_taken_for_an_interrupt(monkeypatch: pytest.Monke
     from archiver.cli import app
 
     def damaged(*_: object, **__: object) -> None:
-        raise app.typer.Abort from EOFError("no more bytes")
+        raise typer.Abort from EOFError("no more bytes")
 
     monkeypatch.setattr(app, "app", damaged)
     with pytest.raises(EOFError):
