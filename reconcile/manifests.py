@@ -22,6 +22,8 @@ from archiver.events.avro_schema import Array, Optional, Primitive, Record, Sche
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
+UNPACKED_BYTES_MAX = 256 * 2**20
+"""Of table metadata, or of one block of a manifest: honest ones take a few MiB. A few hundred KiB of zeros would unpack to as much."""
 _DELETED = 2
 """Status of an entry whose file the manifest's own snapshot took away."""
 _CONTENTS: Mapping[int, Literal["data", "positions", "equality"]] = {0: "data", 1: "positions", 2: "equality"}
@@ -85,10 +87,10 @@ def _manifests(read: Read, metadata_path: str, snapshot_id: int) -> Iterator[dic
     """The rows of the snapshot's manifest list."""
     try:
         text = read(metadata_path)
-        metadata = json.loads(zlib.decompress(text, wbits=31) if text[:2] == b"\x1f\x8b" else text)
+        metadata = json.loads(_unpacked(text, 31) if text[:2] == b"\x1f\x8b" else text)
         found = next(one for one in metadata["snapshots"] if one["snapshot-id"] == snapshot_id)
         path = str(found["manifest-list"])
-    except (ValueError, KeyError, TypeError, StopIteration, zlib.error) as error:
+    except (Corrupted, ValueError, KeyError, TypeError, StopIteration, RecursionError, zlib.error) as error:
         raise Corrupted(f"{metadata_path} does not tell where snapshot {snapshot_id} is: {error!r}") from error
     for one in records(read(path), path):
         if "manifest_path" not in one:
@@ -142,12 +144,21 @@ def records(data: bytes, name: str) -> Iterator[dict[str, Any]]:
             block, end = data[at : at + size], at + size
             if count < 0 or size < 0 or len(block) != size or data[end : end + _SYNC_BYTES] != sync:
                 raise Corrupted(f"its block at {at} does not end where it says")
-            block = zlib.decompress(block, wbits=-15) if codec == "deflate" else block
+            block = _unpacked(block, -15) if codec == "deflate" else block
             for values in read_data(schema, block, count):
                 yield shape(values)
             at = end + _SYNC_BYTES
     except (Corrupted, KeyError, ValueError, zlib.error) as error:
         raise Corrupted(f"{name} cannot be read as an Avro file: {error}") from error
+
+
+def _unpacked(data: bytes, wbits: int) -> bytes:
+    """Deflated bytes, up to `UNPACKED_BYTES_MAX`. Raises `Corrupted` or zlib's error."""
+    stream = zlib.decompressobj(wbits)
+    found = stream.decompress(data, UNPACKED_BYTES_MAX)
+    if not stream.eof:
+        raise Corrupted(f"its {len(data)} bytes are cut off, or unpack to more than {UNPACKED_BYTES_MAX} bytes")
+    return found
 
 
 def _header(data: bytes) -> tuple[dict[str, bytes], int]:

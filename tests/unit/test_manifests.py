@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -14,11 +15,13 @@ from pyiceberg.table import Table
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.layout import stream_fields
 from archiver.errors import Corrupted
+from reconcile import manifests
 from reconcile.manifests import records, snapshot_files
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
 from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, view_of
 from tests.support.foreign_rows import hide
+from tests.support.orders import order_schema
 from tests.support.tables import Bench
 
 SCHEMA = {
@@ -52,6 +55,25 @@ def container(codec: str) -> bytes:
 
 def read(path: str) -> bytes:
     return Path(path.removeprefix("file://")).read_bytes()
+
+
+def test_what_unpacks_to_more_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound holds for each block and for compressed metadata; only so much is ever unpacked."""
+    whole, unpacked = container("deflate"), json.dumps({"snapshots": []}).encode()
+    monkeypatch.setattr(manifests, "UNPACKED_BYTES_MAX", 100)
+    with pytest.raises(Corrupted, match=r"x cannot be read as an Avro file: .* unpack to more than 100 bytes"):
+        list(records(whole, "x"))
+    zeros = gzip.compress(unpacked + b" " * 2**20)
+    with pytest.raises(Corrupted, match=r"x does not tell where snapshot 7 is: .* unpack to more than 100 bytes"):
+        snapshot_files(lambda _: zeros, "x", 7, stream_fields(order_schema().iceberg_json))
+    with pytest.raises(Corrupted, match="cut off"):
+        snapshot_files(lambda _: zeros[:40], "x", 7, stream_fields(order_schema().iceberg_json))
+
+
+@pytest.mark.parametrize("text", [b"[" * 200_000, b'{"a":' * 200_000])
+def test_metadata_that_nests_without_end_is_refused(text: bytes) -> None:
+    with pytest.raises(Corrupted, match="does not tell where snapshot 7 is"):
+        snapshot_files(lambda _: text, "x", 7, stream_fields(order_schema().iceberg_json))
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate"])
