@@ -16,6 +16,7 @@
     │   └── TransactionFailed the transaction can only be aborted
     └── InvalidInput      the caller's input is wrong; nothing was done with it
         ├── ConfigInvalid     the configuration file, or what it names, is wrong
+        │   └── NotPermitted      this user may not write where the configuration says, and nothing was there before
         ├── RecordRefused     one record breaks a rule (size, type, partition)
         ├── KeyExists         an object of that key is there already (conditional create)
         └── NotFound          the named object, topic or partition does not exist
@@ -92,6 +93,10 @@ class InvalidInput(ArchiverError):
 
 class ConfigInvalid(InvalidInput):
     """The configuration, or a file it names, is wrong."""
+
+
+class NotPermitted(ConfigInvalid):
+    """A place in which a first start must write does not admit this user. Waiting does not change that."""
 
 
 class RecordRefused(InvalidInput):

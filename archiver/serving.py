@@ -41,7 +41,7 @@ from archiver.daemon.signals import Signals
 from archiver.daemon.tick import Pace, Tick
 from archiver.daemon.upkeep import Upkeep
 from archiver.daemon.watch import Beside, Watch
-from archiver.errors import ArchiverError, RetryLater
+from archiver.errors import ArchiverError, NotPermitted, RetryLater
 from archiver.exits import FINE, WRONG, Done
 from archiver.ids import IdSource, SystemIds
 from archiver.jobs.looks import Looks
@@ -117,6 +117,12 @@ class Daemon:
         self._operations = DaemonOperations(self, roles, self._cycles, self._tick, self._numbers, self._journal)
         self._notifier = Notifier(environ, self._clock)
         self._stop = threading.Event()
+        self._refused: NotPermitted | None = None
+        """Why the start cannot succeed."""
+        self._port_closed: str | None = None
+        """Why the port is closed, as the journal says."""
+        self._announced = ""
+        """What the service manager shows while the daemon serves."""
         self._reloading = threading.Lock()
         self._turning = threading.Lock()
         """Held for a moment, when the start becomes serving and when that becomes the end."""
@@ -135,7 +141,9 @@ class Daemon:
         self._export = OtlpExport(settings, self._families, self._owner, _version(), self._clock)
 
     def run(self, signals: Signals) -> int:
-        """Serve until asked to stop through `signals`, which are entered; the exit code. Call it in the main thread."""
+        """Serve until asked to stop through `signals`, which are entered; the exit code. Raises `NotPermitted` where a first start may not
+        write. Call it in the main thread.
+        """
         os.umask(os.umask(stat.S_IRWXO) | stat.S_IWOTH)  # Whoever started it: what it writes is nobody else's to change.
         look_less_often()
         with contextlib.closing(self._notifier):
@@ -143,11 +151,14 @@ class Daemon:
             self._export.start()
             opening = threading.Thread(target=self._open, name="opening", daemon=True)
             opening.start()
-            while "stop" not in (asked := signals.wait(PAUSE_S)):
+            while "stop" not in (asked := signals.wait(PAUSE_S)) and self._refused is None:
                 self._sign_of_life()
                 if "reload" in asked:
                     threading.Thread(target=self._reload_for_signal, name="reload", daemon=True).start()
-            return self._end(opening)
+            code = self._end(opening)
+            if self._refused is not None:
+                raise self._refused
+            return code
 
     # what others see
 
@@ -209,16 +220,38 @@ class Daemon:
         self._looked_s = self._clock.monotonic_s()
         if self._schedule.alive:
             self._notifier.feed()
+        self._check_port()
         if self._journal.state == "starting":
             missing = [f"{check.name} ({check.why})" for check in self._journal.checks() if not check.ok]
             self._notifier.waiting(f"waiting for {'; '.join(missing)}" if missing else "starting")
+
+    def _check_port(self) -> None:
+        """A closed port is a check that fails, and what the service manager shows."""
+        closed = self._server.closed_because
+        if closed != self._port_closed:
+            self._port_closed = closed
+            if closed is None:
+                self._journal.unchecked("port")
+            else:
+                self._journal.checked("port", closed, self._clock.now_us())
+        if self._journal.state == "serving" and self._serving_as() != self._announced:
+            self._announce()
+
+    def _announce(self) -> None:
+        """Tell the service manager that the daemon serves, and whether its port is open."""
+        self._announced = self._serving_as()
+        self._notifier.ready(self._announced)
 
     # the start
 
     def _open(self) -> None:
         """Open everything, however long it takes; then begin to serve."""
         opened = self._opened
-        if not Opening(opened.steps(), opened.undo, self._journal, self._clock, self._settings.daemon.retry_max).run(self._stop):
+        try:
+            if not Opening(opened.steps(), opened.undo, self._journal, self._clock, self._settings.daemon.retry_max).run(self._stop):
+                return
+        except NotPermitted as error:
+            self._refused = error
             return
         self._cycles.run("watch", self._watch.run)
         with self._turning:
@@ -228,9 +261,15 @@ class Daemon:
             self._opened.start_sources()
             self._schedule.start()
             self._journal.becomes("serving")
-        roles = ", ".join(sorted(self._roles))
-        self._notifier.ready(f"serving as {roles}")
-        _log.info("serving as %s", roles, extra={"cluster": self._settings.cluster, "pid": os.getpid()})
+        self._announce()
+        level = logging.INFO if self._server.closed_because is None else logging.WARNING
+        _log.log(level, "%s", self._announced, extra={"cluster": self._settings.cluster, "pid": os.getpid()})
+
+    def _serving_as(self) -> str:
+        """One line, for the log and the service manager."""
+        closed = self._server.closed_because
+        without = "" if closed is None else f", without its port, so no command, page or record reaches it: {closed}; it is tried again"
+        return f"serving as {', '.join(sorted(self._roles))}{without}"
 
     # the jobs
 
@@ -337,7 +376,7 @@ class Daemon:
                 try:
                     return self._reload()
                 finally:
-                    self._notifier.ready(f"serving as {', '.join(sorted(self._roles))}")
+                    self._announce()
         except ArchiverError as error:
             _log.error("the configuration is not reloaded, everything goes on as before: %s", error)
             self._journal.reloaded(Refusal(self._clock.now_us(), str(error), whole=True))

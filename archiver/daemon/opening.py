@@ -1,7 +1,8 @@
 """The start: try, wait, try again, until everything is open or the daemon is asked to stop.
 
-Every error is waited for, because what is absent may come: a folder that is not mounted yet, a metadata store that is being restored. A
-reason is logged when it changes, and stands in the journal's checks as long as it holds, under the name of the step that failed.
+Nearly every error is waited for, because what is absent may come: a folder that is not mounted yet, a metadata store that is being
+restored. A reason is logged when it changes, and stands in the journal's checks as long as it holds, under the name of the step that
+failed. Only a first start that may not write where it must ends the daemon, once this has lasted for `DENIED_S`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from archiver.clock import Clock
-from archiver.errors import ArchiverError
+from archiver.errors import ArchiverError, NotPermitted
 from archiver.status.journal import Journal
 
 _log = logging.getLogger(__name__)
 
 FIRST_WAIT_S = 0.1
+DENIED_S = 5.0
+"""What prepares a volume may still be setting its owner."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +46,34 @@ class Opening:
         self._said = ""
 
     def run(self, stop: threading.Event) -> bool:
-        """True once every step was taken; False if `stop` was set before."""
-        wait_s = FIRST_WAIT_S
+        """True once every step was taken; False if `stop` was set before. Raises `NotPermitted` where that is what has lasted."""
+        wait_s, denied_s = FIRST_WAIT_S, 0.0
         while not stop.is_set():
-            if self._once():
+            error = self._once()
+            if error is None:
                 return True
+            if not isinstance(error, NotPermitted):
+                denied_s = 0.0
+            elif denied_s >= DENIED_S:
+                raise error
             stop.wait(wait_s)
+            denied_s += wait_s
             wait_s = min(2 * wait_s, self._retry_max_s)
         return False
 
-    def _once(self) -> bool:
+    def _once(self) -> Exception | None:
+        """Take every step; the error of the first that could not be taken."""
         for step in self._steps:
             try:
                 step.take()
             except Exception as error:  # noqa: BLE001 - the head of the start: nothing but a request ends it
                 self._failed(step.name, error)
                 self._undo()
-                return False
+                return error
             self._journal.checked(step.name, None, self._clock.now_us())
         if self._said:
             _log.info("what was missing at the start is there")
-        return True
+        return None
 
     def _failed(self, name: str, error: Exception) -> None:
         expected = isinstance(error, ArchiverError)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from archiver.web import server as web_server
 from archiver.web.app import create_app
 from archiver.web.server import WebServer
 from tests.support.deployment import Deployment
@@ -165,6 +166,30 @@ def test_a_taken_port_is_said_once_and_tried_until_it_is_free(daemon: Daemon, ca
     with pytest.raises(ConnectionRefusedError):
         healthy(("127.0.0.1", port))
     assert before == {number: signal.getsignal(number) for number in before}
+
+
+def test_a_port_that_stays_taken_is_logged_again_now_and_then(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "REMIND_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = WebServer(create_app(daemon.face), f"127.0.0.1:{port}", 0.05)
+        server.start()
+        why = str(server.closed_because)
+        assert why.startswith(f"cannot listen on 127.0.0.1:{port}: ")
+        assert why.endswith("; another program listens there: stop it, or set http.listen to another port")
+
+        def said() -> int:
+            return sum(why in record.getMessage() for record in caplog.records)
+
+        until("it is logged again", lambda: said() >= 3)
+        began = said()
+        threading.Event().wait(0.5)
+        assert said() - began <= 2, "ten attempts are not ten lines"
+    until("the port is open", lambda: server.address)
+    assert server.closed_because is None
+    server.stop(1.0)
 
 
 def test_an_address_that_cannot_be_had_stops_nothing(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,8 +10,10 @@ from signal import SIGHUP
 import pytest
 
 from tests.support.deployment import Deployment
-from tests.support.processes import until
+from tests.support.processes import Command, until
 from tests.support.serving import Served, quick
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -34,13 +36,55 @@ def test_a_port_that_is_taken_is_said_and_tried_again(tmp_path: Path) -> None:
         document["http"] = {"listen": f"127.0.0.1:{port}"}
         deployment.write(document)
         with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
-            until("it serves without its port", lambda: daemon.logged("serving as intake"))
-            assert len(daemon.logged("cannot listen on")) == 1
+            until("it serves without its port", lambda: daemon.logged("serving as intake, without its port"))
+            line = daemon.logged("serving as intake")[0]
+            assert line["level"].upper() == "WARNING"
+            assert f"cannot listen on 127.0.0.1:{port}" in line["message"]
+            assert "another program listens there: stop it, or set http.listen to another port; it is tried again" in line["message"]
+            assert len([one for one in daemon.logged() if one["message"].startswith("cannot listen on")]) == 1
             assert daemon.running
             other.close()
             daemon.until_ready()
             assert daemon.address == ("127.0.0.1", port)
+            assert all(check["name"] != "port" for check in daemon.get("/readyz").json()["checks"])
             assert daemon.stop() == 0
+
+
+def test_a_closed_port_is_what_the_service_manager_shows(tmp_path: Path) -> None:
+    deployment = Managed(tmp_path / "d")
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        document = quick(deployment.document())
+        document["http"] = {"listen": f"127.0.0.1:{other.getsockname()[1]}"}
+        deployment.write(document)
+        manager.bind(str(deployment.root / "notify"))
+        manager.settimeout(60)
+        with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+            while "STATUS=serving as intake, without its port" not in manager.recv(4096).decode():
+                pass
+            other.close()
+            while not manager.recv(4096).decode().endswith("STATUS=serving as intake"):
+                pass
+            assert daemon.stop() == 0
+
+
+def test_a_first_start_in_a_folder_without_the_right_to_write_ends_with_what_to_do(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "d")
+    deployment.write(quick(deployment.document()))
+    deployment.root.chmod(0o500)
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.privileges import file_modes_hold; "
+    program += "from archiver.cli.app import main; guard = file_modes_hold(); guard.__enter__(); main()"
+    try:
+        with Command(deployment, "serve", scratch=tmp_path / "scratch", program=(sys.executable, "-c", program)) as command:
+            assert command.wait() == 3, command.err
+            assert "error: the user" in command.err[-1]
+            assert "may not write in the folder" in command.err[-1]
+            assert "chown" in command.err[-1]
+            assert not any("Traceback" in line for line in command.err)
+    finally:
+        deployment.root.chmod(0o700)
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        assert daemon.stop() == 0
 
 
 def test_the_service_manager_is_told(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from archiver.catalog.configured import check_catalog_place, sqlite_file
 from archiver.clock import SystemClock
-from archiver.daemon.places import check_data_place, check_metadata_place
-from archiver.errors import RetryLater
+from archiver.daemon.places import check_data_place, check_metadata_place, check_state_folder
+from archiver.errors import NotPermitted, RetryLater
 from archiver.ids import SeededIds
 from archiver.objects.cluster import ensure_cluster
 from archiver.objects.local import LocalObjectStore
+from tests.support.privileges import file_modes_hold
 
 
 @pytest.fixture
@@ -92,3 +94,44 @@ def test_a_catalog_is_made_only_if_it_never_held_a_table(tmp_path: Path) -> None
         check_catalog_place("local", f"sqlite:///{tmp_path}/volume/catalog.db", tables_known=False)
     (tmp_path / "catalog.db").touch()
     check_catalog_place("local", uri, tables_known=True)
+
+
+@pytest.fixture
+def denied(tmp_path: Path) -> Iterator[None]:
+    """This user may not write in the folder of the test."""
+    tmp_path.chmod(0o500)
+    with file_modes_hold():
+        yield
+    tmp_path.chmod(0o700)
+
+
+def test_a_first_start_that_may_not_write_is_refused_with_what_to_do(store: LocalObjectStore, metadata: Path, denied: None) -> None:
+    why = r"may not write in the folder .*; give it that right \(chown, chmod\), or set another folder"
+    with pytest.raises(NotPermitted, match=why):
+        check_data_place(store, metadata)
+    with pytest.raises(NotPermitted, match=why):
+        check_metadata_place(metadata, store)
+    with pytest.raises(NotPermitted, match=r"metadata\.etcd\.state"):
+        check_state_folder(metadata.parent / "state")
+
+
+def test_a_data_folder_without_the_right_to_write_is_refused_on_a_first_start_only(store: LocalObjectStore, metadata: Path) -> None:
+    store.root.mkdir(mode=0o500)
+    with file_modes_hold():
+        with pytest.raises(NotPermitted, match=r"data\.uri"):
+            check_data_place(store, metadata)
+        metadata.touch()
+        with pytest.raises(RetryLater, match=r"data\.uri"):
+            check_data_place(store, metadata)
+    store.root.chmod(0o700)
+
+
+def test_what_lies_behind_a_folder_that_may_not_be_searched_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o000)
+    inner = LocalObjectStore(tmp_path / "closed" / "data")
+    with file_modes_hold():
+        with pytest.raises(RetryLater, match="may not search the folders above"):
+            check_data_place(inner, tmp_path / "closed" / "metadata.db")
+        with pytest.raises(RetryLater, match="may not search the folders above"):
+            check_metadata_place(tmp_path / "closed" / "metadata.db", inner)
+    (tmp_path / "closed").chmod(0o700)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from archiver.clock import ManualClock, SystemClock
-from archiver.daemon.opening import Opening, Step
+from archiver.daemon.opening import DENIED_S, Opening, Step
 from archiver.daemon.watch import Beside, Question, Watch
-from archiver.errors import Halt, RetryLater
+from archiver.errors import Halt, NotPermitted, RetryLater
 from archiver.status.journal import Journal
 
 WAIT_S = 30.0
@@ -202,6 +202,31 @@ def test_the_start_that_fails_is_a_check_that_fails(journal: Journal) -> None:
     assert not Opening([Step("objects", lambda: None), Step("metadata", take)], lambda: None, journal, ManualClock(), 60).run(stop)
     assert failing(journal) == {"metadata": "not mounted"}
     assert not journal.ready
+
+
+def test_a_start_that_may_not_write_ends_once_that_has_lasted(journal: Journal) -> None:
+    denied = NotPermitted("may not write")
+    clock = ManualClock()
+    stop = Unhurried()
+    steps = Counting(*[denied] * 10)
+    with pytest.raises(NotPermitted, match="may not write"):
+        Opening([Step("objects", steps.take)], steps.undo, journal, clock, 60).run(stop)
+    assert sum(stop.waited) >= DENIED_S > sum(stop.waited[:-1]), "not at once: what prepares a volume may be at work"
+    assert failing(journal) == {"objects": "may not write"}
+    steps = Counting(denied, denied, RetryLater("not mounted"), denied, denied)
+    assert Opening([Step("objects", steps.take)], steps.undo, journal, clock, 60).run(Unhurried())
+
+
+class Unhurried(threading.Event):
+    """Is waited for without a wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waited.append(timeout or 0.0)
+        return False
 
 
 def test_a_start_that_needs_nothing_says_nothing(journal: Journal, caplog: pytest.LogCaptureFixture) -> None:
