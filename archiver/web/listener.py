@@ -1,6 +1,6 @@
 """The port's socket: how many connections it accepts, and how long a TLS handshake may take.
 
-Counts a connection from when it is accepted until its socket is closed, whatever it is in between: one that has not finished its
+Counts a connection from when it is accepted until its socket is closed, during its handshake as well: one that has not finished its
 handshake, which the server's protocol does not know yet, takes a file descriptor like any other. All of it runs in the server's thread.
 """
 
@@ -49,7 +49,7 @@ class Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         """As the server expects it: `ConnectionAbortedError` stands for a client that is gone again."""
         if self._resting:
-            # asyncio has just been told that resources are lacking. Its loop would try, and report, `backlog` times more.
+            # The last call reported that resources are lacking. The loop of asyncio would try, and report, `backlog` times more.
             self._resting = False
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         try:

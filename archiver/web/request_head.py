@@ -1,7 +1,7 @@
 """Strict framing of requests: an exact bound on the head, and no request whose end two parsers could see at different places.
 
 h11 bounds only heads that are incomplete, so a long head that arrives in one read passes it. It also accepts bare line feeds, folded
-lines and a Content-Length beside a Transfer-Encoding, where RFC 9112 lets a server refuse them. A proxy may read such a request in
+lines and a Content-Length together with a Transfer-Encoding, where RFC 9112 lets a server refuse them. A proxy may read such a request in
 another way and take the rest of a body for the next request (request smuggling). Here they are refused before a request reaches the
 application.
 """

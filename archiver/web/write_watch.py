@@ -38,7 +38,7 @@ class _Backlog:
 
 
 class WriteWatch:
-    """Told of every send by the sockets themselves."""
+    """Learns of every send from the sockets themselves."""
 
     def __init__(self) -> None:
         self._waiting: dict[socket.socket, _Backlog] = {}

@@ -1,4 +1,4 @@
-"""Requests whose end is in doubt, over real connections: refused with 400 and closed before they are routed, whoever they are for."""
+"""Requests whose end is in doubt, over real connections: refused with 400 and closed before they are routed, on every route."""
 
 from __future__ import annotations
 

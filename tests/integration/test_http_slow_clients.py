@@ -1,4 +1,4 @@
-"""Clients that send or read slowly: they are cut off within a bound, keep nobody else out, and what waits for them is bounded."""
+"""Clients that send or read slowly: they are cut off within a bound, keep no other client out, and what waits for them is bounded."""
 
 from __future__ import annotations
 
