@@ -325,6 +325,10 @@ class Application(Upkeep):
             except ConfigInvalid as error:
                 _log.warning("%s", error)
 
+    def partitions_known(self) -> dict[str, int]:
+        """The partitions of every topic in the intake log, by name; not of mirrored ones. Raises what reading the log raises."""
+        return {name: topic.partitions for name, topic in self.intake().fold.topics_by_name.items() if not topic.mirrored}
+
     def adopt(self, settings: Settings) -> None:
         """Go on with other settings of archiving, topics, cleaning; what else differs must not be looked at (`archiver.daemon.reload`).
 

@@ -383,9 +383,11 @@ class Daemon:
             raise
 
     def _reload(self) -> Done:
-        plan = plan_reload(self._settings, load_settings(self._path, self._environ))
-        if self._opened.application is not None:
-            self._opened.application.adopt(plan.settings)  # first: it may fail, and then nothing has changed
+        application = self._opened.application
+        existing = {} if application is None else application.partitions_known()
+        plan = plan_reload(self._settings, load_settings(self._path, self._environ), existing)
+        if application is not None:
+            application.adopt(plan.settings)  # first: it may fail, and then nothing has changed
         self._settings = plan.settings
         self._numbers.declare(plan.settings.topics)
         self._tick.forget()

@@ -152,7 +152,7 @@ def load_settings(
     every problem with line, key path and what to do.
     """
     document, lines = read_document(path)
-    around = Surroundings(folder=path.absolute().parent, environ=environ)
+    around = Surroundings(folder=_folder_of(path), environ=environ)
     problems: Problems = []
     settings: Settings | None = None
     try:
@@ -170,6 +170,19 @@ def load_settings(
         raise ConfigInvalid(explain(path, problems, lines)) from None
     hide(secrets_of(settings))
     return settings
+
+
+def _folder_of(path: Path) -> Path:
+    """The absolute folder of a configuration file, without `..`.
+
+    Links behind the last `..` stay: where `current` is a link to a release, the data folder is the same for every release, and table
+    metadata names it by that path.
+    """
+    folder = path.absolute().parent
+    if ".." not in folder.parts:
+        return folder
+    behind = len(folder.parts) - folder.parts[::-1].index("..")
+    return Path(*folder.parts[:behind]).resolve().joinpath(*folder.parts[behind:])
 
 
 @dataclass(frozen=True)

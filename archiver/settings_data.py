@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Self
+from urllib.parse import unquote
 
 from pydantic import Field, StrictBool, model_validator
 
@@ -78,7 +79,10 @@ class DataSettings(Group):
         return self
 
     def _problems_of_file(self) -> list[tuple[tuple[str | int, ...], str]]:
-        return [((name,), "belongs to s3://; remove it") for name in _OF_S3 if getattr(self, name) not in (None, False)]
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        if ".." in unquote(self.uri).split("/"):
+            problems.append((("uri",), f"{self.uri[:200]!r} has a '..' in its path; write the folder itself"))
+        return problems + [((name,), "belongs to s3://; remove it") for name in _OF_S3 if getattr(self, name) not in (None, False)]
 
     def _problems_of_s3(self) -> list[tuple[tuple[str | int, ...], str]]:
         problems: list[tuple[tuple[str | int, ...], str]] = []

@@ -186,7 +186,7 @@ class Sequencer:
         if topic.partitions != partitions and not mirrored:
             raise ConfigInvalid(
                 f"topic {name} exists with {topic.partitions} partitions, the configuration says {partitions}; "
-                "the number of a topic's partitions cannot be changed"
+                f"set `partitions: {topic.partitions}` in the configuration and reload it"
             )
         return topic
 

@@ -7,7 +7,7 @@ changes named by their keys. The value of a key that is refused is never shown: 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,12 +85,15 @@ def intervals(settings: Settings) -> dict[str, float]:
     }
 
 
-def plan_reload(old: Settings, new: Settings) -> Reload:
+def plan_reload(old: Settings, new: Settings, existing: Mapping[str, int] | None = None) -> Reload:
     """What of `new` takes the place of `old`.
+
+    `existing`: the number of partitions in the intake log, by topic. A file that agrees with the log is accepted, also where the settings
+    in force do not. Without it the settings in force count.
 
     Raises `ConfigInvalid` if what would be in force, with the old values of what is refused, contradicts itself: then nothing changes.
     """
-    topics, refused_topics = _topics(old, new)
+    topics, refused_topics = _topics(old, new, existing or {})
     own = {key.removeprefix("daemon."): getattr(new.daemon, key.removeprefix("daemon.")) for key in APPLIED if key.startswith("daemon.")}
     settings = old.model_copy(
         update={"archive": new.archive, "cleanup": new.cleanup, "daemon": old.daemon.model_copy(update=own), "topics": topics}
@@ -105,15 +108,16 @@ def _is_applied(key: str) -> bool:
     return any(key == name or key.startswith((name + ".", name + "[")) for name in APPLIED)
 
 
-def _topics(old: Settings, new: Settings) -> tuple[tuple[TopicSettings, ...], list[Refused]]:
+def _topics(old: Settings, new: Settings, existing: Mapping[str, int]) -> tuple[tuple[TopicSettings, ...], list[Refused]]:
     """The topics from now on, and what of their changes cannot be."""
     topics: list[TopicSettings] = []
     refused: list[Refused] = []
     for topic in new.topics:
         before, wanted, here = old.topic(topic.name), topic, f"topics.{topic.name}"
-        if before is not None and topic.partitions != before.partitions:
-            refused.append(Refused(f"{here}.partitions", "the number of a topic's partitions cannot be changed"))
-            wanted = wanted.model_copy(update={"partitions": before.partitions})
+        known = existing.get(topic.name, topic.partitions if before is None else before.partitions)
+        if topic.partitions != known:
+            refused.append(Refused(f"{here}.partitions", _other_partitions(known, topic.partitions)))
+            wanted = wanted.model_copy(update={"partitions": known})
         catalog = topic.archive.catalog
         if catalog is not None and old.catalog(catalog) is None:
             if before is None:
@@ -128,6 +132,13 @@ def _topics(old: Settings, new: Settings) -> tuple[tuple[TopicSettings, ...], li
             refused.append(Refused(f"topics.{topic.name}", f"a source reads into it: {RESTART}"))
             topics.append(topic)
     return tuple(topics), refused
+
+
+def _other_partitions(known: int, wanted: int) -> str:
+    """Why a topic keeps its partitions, and what to do. A restart would not help: it would halt the topic."""
+    if wanted < known:
+        return f"the topic has {known}, and their number is never lowered; set `partitions: {known}`"
+    return f"the topic has {known}, and their number cannot be raised yet; set `partitions: {known}`"
 
 
 def _check(settings: Settings) -> None:

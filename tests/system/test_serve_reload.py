@@ -102,6 +102,22 @@ def test_a_topic_that_cannot_be_as_wanted_keeps_what_it_has(deployment: Deployme
         assert daemon.stop() == 0
 
 
+def test_a_number_of_partitions_that_the_log_has_is_taken_back(deployment: Deployment, tmp_path: Path) -> None:
+    """Started with another number than the log has, the topic halts; with the right one it goes on after a reload."""
+    assert deployment.cli("topics", "create", "clicks").code == 0
+    document = quick(deployment.document())
+    document["topics"][1] |= {"partitions": 5}
+    deployment.write(document)
+    with Served(deployment, "--roles", "intake", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        assert daemon.logged("topic clicks exists with 2 partitions, the configuration says 5; set `partitions: 2`")
+        deployment.write(quick(deployment.document()))
+        assert applied(daemon) == ["topics.clicks.partitions"]
+        assert daemon.post("/v1/topics/clicks/records", ONE).status == 200
+        assert applied(daemon) == []
+        assert daemon.stop() == 0
+
+
 def applied(daemon: Served) -> list[str]:
     """The keys that a reload applied; all of them, or it raises."""
     done = daemon.admin("reload")["done"]

@@ -106,8 +106,32 @@ def test_a_topic_keeps_its_partitions(tmp_path: Path) -> None:
     document["topics"][0]["archive"]["idle_max"] = "5s"
     applied, refused, after = changes(tmp_path, document)
     assert applied == ["topics.a.archive.idle_max: (not set) -> 5s"], "the rest of the topic is applied"
-    assert refused == ["topics.a.partitions: the number of a topic's partitions cannot be changed"]
+    assert refused == ["topics.a.partitions: the topic has 2, and their number cannot be raised yet; set `partitions: 2`"]
     assert after.topics[0].partitions == 2
+
+
+def test_a_topic_never_loses_partitions(tmp_path: Path) -> None:
+    document = base()
+    document["topics"][0] |= {"partitions": 1}
+    _, refused, after = changes(tmp_path, document)
+    assert refused == ["topics.a.partitions: the topic has 2, and their number is never lowered; set `partitions: 2`"]
+    assert after.topics[0].partitions == 2
+
+
+def test_a_file_that_agrees_with_the_log_is_accepted(tmp_path: Path) -> None:
+    """The daemon was started with a number that the log does not have; the number of the log is put back."""
+    document = base()
+    document["topics"][0] |= {"partitions": 6}
+    wrong, right = settings(tmp_path, document), settings(tmp_path, base())
+    plan = plan_reload(wrong, right, {"a": 2})
+    assert [str(item) for item in plan.applied] == ["topics.a.partitions: 6 -> 2"]
+    assert plan.refused == ()
+    assert plan.settings.topics[0].partitions == 2
+    kept = plan_reload(wrong, wrong, {"a": 2})
+    assert [str(item) for item in kept.refused] == [
+        "topics.a.partitions: the topic has 2, and their number cannot be raised yet; set `partitions: 2`"
+    ]
+    assert kept.settings.topics[0].partitions == 2, "the topic goes on with what it has"
 
 
 def test_a_new_catalog_needs_a_restart_and_so_does_what_refers_to_it(tmp_path: Path) -> None:
@@ -122,6 +146,8 @@ def test_a_new_catalog_needs_a_restart_and_so_does_what_refers_to_it(tmp_path: P
         "catalogs.other.type",
         "catalogs.other.request_timeout",
         "catalogs.other.location",
+        "catalogs.other.locations",
+        "catalogs.other.metadata_bytes_max",
         "catalogs.other.allow_http",
         "catalogs.other.allow_insecure",
         "catalogs.other.uri",

@@ -88,3 +88,33 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, data: str) -> None:
         loaded(tmp_path, data)
     assert REFUSED[data] in str(caught.value)
     assert SECRET not in str(caught.value)
+
+
+def test_a_configuration_is_found_above_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-c ../orders/archiver.yaml`: no value in the file has a `..`, so none may be complained of."""
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "orders" / "archiver.yaml").write_text("cluster: c\ndata: { uri: data }\nmetadata: { sqlite: { path: m.db } }\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = load_settings(Path("../orders/archiver.yaml"), {})
+    assert found.data.uri == f"file://{tmp_path}/orders/data"
+    assert str(found.metadata.sqlite and found.metadata.sqlite.path) == f"{tmp_path}/orders/m.db"
+
+
+def test_a_link_behind_the_last_step_up_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table metadata names the data folder by its path: a release that is linked to must not change it."""
+    (tmp_path / "releases" / "5").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "current").symlink_to(tmp_path / "releases" / "5")
+    (tmp_path / "current" / "archiver.yaml").write_text("cluster: c\ndata: { uri: data }\nmetadata: { sqlite: { path: m.db } }\n")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for path in ("../current/archiver.yaml", f"{tmp_path}/current/archiver.yaml"):
+        assert load_settings(Path(path), {}).data.uri == f"file://{tmp_path}/current/data"
+
+
+@pytest.mark.parametrize("uri", ["../data", "file:///var/lib/../data"])
+def test_a_step_up_in_the_data_folder_is_refused_when_it_is_checked(tmp_path: Path, uri: str) -> None:
+    path = tmp_path / "archiver.yaml"
+    path.write_text(f"cluster: c\ndata: {{ uri: '{uri}' }}\nmetadata: {{ sqlite: {{ path: m.db }} }}\n")
+    with pytest.raises(ConfigInvalid, match=r"has a '\.\.' in its path"):
+        load_settings(path, {})
