@@ -9,6 +9,8 @@ time of the day, because a start lists intake by days and tens of hours. Measure
 - `round_of_N`: the command `archive` for one table and N archives of one intake file, its own start included; without that start (counted
   just before) `round_of_1` is `commit`: one archive, read, written and committed. What each more adds is `further_archive`;
 - `idle_minute`: a daemon with all its roles, with the settings as they are by default, and nothing to do;
+- `eager_hour`: a commit every 5 s for an hour, without the waiting in between, by a process that stays; a reconciliation, a cleanup and an
+  audit after the first commit and another at the end, which is more than a daemon does by default. Requests for table metadata;
 - `bulk_in`, `bulk_archived`: many records of random bytes sent at once, and archived; also per GiB of their raw bytes.
 
     python -m bench.requests [--quick] [--output bench/results/requests.json]
@@ -37,6 +39,8 @@ from archiver.settings import SparkSettings
 from archiver.spark_session import SparkSessions
 from bench.outcome import tell
 from tests.support.deployment import Deployment, jsonl
+from tests.support.driver import Driver
+from tests.support.eager_hour import COMMITS_A_MINUTE, MetadataRequests, commit, in_bucket, upkeep
 from tests.support.http_faults import Answer, Asked
 from tests.support.s3_faults import S3Faults
 from tests.support.s3_server import PACKAGE, S3Server, data_group
@@ -167,6 +171,26 @@ def small_steps(root: Path, server: S3Server, proxy: CountingProxy, idle_s: floa
     return found
 
 
+def eager_hour(root: Path, server: S3Server, commits: int) -> dict[str, Any]:
+    """Requests for table metadata by an eager hour's commits and upkeep, and by each of the two."""
+    with MetadataRequests(server) as proxy, Driver(in_bucket(root / "eager", server, proxy.uri)) as driver:
+        commit(driver, 1)
+        proxy.taken()
+        upkeep(driver)
+        first = proxy.taken()
+        commit(driver, commits)
+        by_commits = proxy.taken()
+        upkeep(driver)
+        last = proxy.taken()
+    total = first + by_commits + last
+    return {
+        "commits": commits,
+        "per_commit": {method: round(total[method] / commits, 2) for method in ("HEAD", "GET", "PUT", "POST")},
+        "commits_only": dict(by_commits),
+        "upkeep_at_the_end": dict(last),
+    }
+
+
 def bulk(root: Path, server: S3Server, proxy: CountingProxy, count: int) -> dict[str, Any]:
     """Many records."""
     deployment = deployed(root / "bulk", server, proxy.uri)
@@ -199,11 +223,13 @@ def main() -> None:
         root = Path(folder)
         with S3Server(root / "s3") as server, CountingProxy(server) as proxy, spark():
             steps = small_steps(root, server, proxy, 10.0 if options.quick else 60.0)
+            eager = eager_hour(root, server, COMMITS_A_MINUTE * (1 if options.quick else 60))
             many = bulk(root, server, proxy, 2_000 if options.quick else 16_000)
     document = {
         "what": "requests to a bucket for each step, and the bytes of their bodies and answers",
         "partitions": PARTITIONS,
         "steps": steps,
+        "eager_hour": eager,
         "bulk": many,
         "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count()},
         "versions": {

@@ -248,6 +248,7 @@ def test_requests(tmp_path: Path) -> None:
     assert steps["commit"]["LIST"] <= 3
     assert steps["further_archive"]["PUT"] == 1
     assert steps["further_archive"]["requests"] < 2
+    assert max(document["eager_hour"]["per_commit"][kind] for kind in ("HEAD", "GET")) <= 20
     assert steps["idle_minute"]["POST"] == steps["idle_minute"]["DELETE"] == 0, "no table is changed"
     for name in ("bulk_in", "bulk_archived"):
         step = document["bulk"][name]

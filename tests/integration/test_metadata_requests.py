@@ -1,0 +1,75 @@
+"""Table metadata in a bucket is read once, not with every commit, reconciliation, cleanup and audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from archiver.catalog import metadata_cache
+from archiver.catalog.iceberg_io import DurableFileIO
+from archiver.catalog.metadata_cache import MetadataCache
+from archiver.clock import ManualClock
+from tests.support.driver import Driver
+from tests.support.eager_hour import MetadataRequests, commit, in_bucket, upkeep
+from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
+
+COMMITS = 5
+A_COMMIT_MAX = 20
+FEW = 3
+"""Requests of upkeep for each commit since the last upkeep, at most; without a cache it reads all that each retained snapshot names."""
+
+
+def test_commits_and_upkeep_read_only_what_is_new(s3_server: S3Server, tmp_path: Path) -> None:  # noqa: F811
+    with MetadataRequests(s3_server) as proxy, Driver(in_bucket(tmp_path / "d", s3_server, proxy.uri)) as driver:
+        commit(driver, 2)
+        for _ in range(2):
+            proxy.taken()
+            commit(driver, COMMITS)
+            commits = proxy.taken()
+            upkeep(driver)
+            after = proxy.taken()
+            for method in ("HEAD", "GET"):
+                assert commits[method] + after[method] <= A_COMMIT_MAX * COMMITS, (commits, after)
+                assert after[method] <= FEW * COMMITS, (commits, after)
+        upkeep(driver)
+        assert proxy.taken()["GET"] == 0, "everything is known"
+
+
+def test_what_is_written_deleted_or_old_is_read_again(
+    s3_server: S3Server,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(metadata_cache, "SHARED", MetadataCache(clock))
+    keys = {"s3.access-key-id": ACCESS_KEY_ID, "s3.secret-access-key": SECRET_ACCESS_KEY, "s3.region": REGION}
+    bucket = s3_server.new_bucket()
+    with MetadataRequests(s3_server) as proxy:
+        files = DurableFileIO({"s3.endpoint": proxy.uri, "s3.force-virtual-addressing": "false", **keys})
+        other = DurableFileIO({"s3.endpoint": s3_server.uri, "s3.force-virtual-addressing": "false", **keys})
+        where = f"s3://{bucket}/metadata/00001.metadata.json"
+
+        def write(content: bytes, by: DurableFileIO) -> None:
+            with by.new_output(where).create(overwrite=True) as stream:
+                stream.write(content)
+
+        def read() -> bytes:
+            file = files.new_input(where)
+            assert (file.exists(), len(file)) == (True, 3)
+            with file.open() as stream:
+                return bytes(stream.read())
+
+        write(b"one", files)
+        assert read() == b"one"
+        proxy.taken()
+        assert read() == b"one"
+        assert not proxy.taken(), "neither HEAD nor GET"
+        write(b"two", files)
+        assert read() == b"two"
+        write(b"new", other)  # Another process: that happens to no such file, but for one that is restored.
+        assert read() == b"two"
+        clock.advance(metadata_cache.AGE_MAX_S + 1)
+        assert read() == b"new"
+        files.delete(where)
+        assert not files.new_input(where).exists()
