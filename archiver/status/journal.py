@@ -18,6 +18,9 @@ SCHEMA_CHANGE_KEPT_S = 86400.0
 """How long an incompatible change of a schema is shown."""
 FIELD_MAX = 200
 """Characters of a field's name that are kept."""
+FINDINGS_MAX = 1000
+"""Findings of the newest reconciling that are kept; `archiver reconcile` names every one."""
+_WORST_FIRST = {"error": 0, "warning": 1, "info": 2}
 
 Outcome = Literal["fine", "wrong", "untold", "skipped"]
 """fine · wrong: somebody must act · untold: it could not be carried out or told, and is tried again · skipped: another process leads."""
@@ -96,8 +99,8 @@ class Journal:
         cycle = replace(cycle, line=excerpt(cycle.line, MESSAGE_MAX), document=redacted_document(cycle.document, MESSAGE_MAX))
         with self._lock:
             if not cycle.idle:  # or there would be nothing else to see after some minutes
-                self._cycles.append(cycle)
-            self._newest[cycle.job] = cycle
+                self._cycles.append(replace(cycle, document={}))  # only the newest report of a job is ever asked for
+            self._newest[cycle.job] = replace(cycle, document=_bounded(cycle.document))
             key = (cycle.job, cycle.outcome)
             count, seconds = self._sums.get(key, (0, 0.0))
             self._sums[key] = (count + 1, seconds + cycle.seconds)
@@ -119,7 +122,7 @@ class Journal:
             return [self._schemas[topic] for topic in sorted(self._schemas)]
 
     def cycles(self) -> list[Cycle]:
-        """Those that were not idle, the newest first."""
+        """Those that were not idle, the newest first, without their documents."""
         with self._lock:
             return list(reversed(self._cycles))
 
@@ -183,3 +186,12 @@ class Journal:
         """It serves, and every dependency of its roles answered when it was last asked."""
         with self._lock:
             return self._state == "serving" and all(check.ok for check in self._checks.values())
+
+
+def _bounded(document: dict[str, Any]) -> dict[str, Any]:
+    """The report with at most `FINDINGS_MAX` findings, the worst ones."""
+    findings = document.get("findings")
+    if not isinstance(findings, list) or len(findings) <= FINDINGS_MAX:
+        return document
+    worst = sorted(findings, key=lambda one: _WORST_FIRST.get(one.get("severity"), len(_WORST_FIRST)))
+    return {**document, "findings": worst[:FINDINGS_MAX]}

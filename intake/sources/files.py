@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from archiver.clock import Clock
 from archiver.errors import NotFound, RecordRefused, RetryLater
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.wording import counted
 from intake.encode import ENTRY_BYTES, SEGMENT_BYTES, TOPIC_BYTES
 from intake.fold import TopicState
@@ -33,6 +34,10 @@ FILES_PER_LOOK_MAX = 1000
 FAILED_MAX = 10_000
 """That are remembered with their reason; with as many, nothing is taken in until some of them are gone."""
 FAILED_SHOWN_MAX = 100
+REASON_MAX = 500
+"""Characters of one reason that are remembered: it may repeat what stands in a file, and there are `FAILED_MAX` of them."""
+SHOWN_CHARS_MAX = 64 * 1024
+"""Paths and reasons that a source shows, all together, so that a status answer is bounded. The first one is always shown."""
 RETRY_S = 600.0
 """After so long a file that failed is tried again, in case it was not the file's fault; sooner if it changed."""
 _POSITION_BYTES = 5 * 1024
@@ -161,6 +166,7 @@ class FolderSource:
 
     def troubled(self, why: str | None) -> None:
         """Say that nothing can be taken in now, or (None) that it can."""
+        why = None if why is None else excerpt(why, MESSAGE_MAX)
         if why is not None and why != self.state.trouble:
             _log.warning("source %s: nothing is taken in: %s", self._settings.glob, why)
         self.state = replace(self.state, trouble=why)
@@ -219,6 +225,7 @@ class FolderSource:
 
     def _report(self, path: str, why: str) -> None:
         if len(self._reports) < FAILED_MAX:
+            why = excerpt(why, REASON_MAX)
             self._reports[path] = why
             if self._told.get(path) != why:
                 _log.warning("%s: %s", path, why)
@@ -234,10 +241,10 @@ class FolderSource:
         except NotFound:
             return False  # it has vanished
         except (Failed, RecordRefused) as error:
-            before = self._failures.get(path)
-            if before is None or before.why != str(error):
-                _log.warning("%s: %s", path, error)
-            self._failures[path] = _Failure(str(error), shape, self._clock.monotonic_s() + RETRY_S)
+            before, why = self._failures.get(path), excerpt(str(error), REASON_MAX)
+            if before is None or before.why != why:
+                _log.warning("%s: %s", path, why)
+            self._failures[path] = _Failure(why, shape, self._clock.monotonic_s() + RETRY_S)
             return False
         self._failures.pop(path, None)
         return finished
@@ -292,7 +299,7 @@ class FolderSource:
             finished=len(known.finished),
             gone=gone,
             failed=len(problems),
-            problems=tuple(FileProblem(path, problems[path]) for path in heapq.nsmallest(FAILED_SHOWN_MAX, problems)),
+            problems=_shown(problems),
             files=self.state.files + done,
         )
 
@@ -303,6 +310,18 @@ class FolderSource:
             _log.warning("%s: %s", path, GONE)
         self._gone = gone
         return len(gone)
+
+
+def _shown(problems: Mapping[str, str]) -> tuple[FileProblem, ...]:
+    """The first of them by path, as many as fit."""
+    found: list[FileProblem] = []
+    left = SHOWN_CHARS_MAX
+    for path in heapq.nsmallest(FAILED_SHOWN_MAX, problems):
+        left -= len(path) + len(problems[path])
+        if found and left < 0:
+            break
+        found.append(FileProblem(path, problems[path]))
+    return tuple(found)
 
 
 def source_name(topic: str) -> str:

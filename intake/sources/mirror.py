@@ -19,6 +19,7 @@ from typing import Protocol
 from archiver.clock import Clock
 from archiver.errors import ConfigInvalid, InvalidInput, NotFound, RecordRefused, RetryLater
 from archiver.ids import TopicPartition
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.wording import counted
 from intake.accept_clock import AcceptClock
 from intake.fold import TopicState
@@ -41,6 +42,8 @@ CATCHING_UP = 5
 """While polls leave more behind, a piece may wait so many times `delay_max`: fewer and larger files, sooner level."""
 STATE_EVERY_S = 1.0
 FINDINGS_SHOWN_MAX = 100
+LOGGED_MAX = 50
+"""Findings of one look that are logged one by one."""
 DAMAGED = (
     "it is damaged there; give the partition a leader that has it whole, or delete it and give it up by the source's lost, and restart"
 )
@@ -125,6 +128,7 @@ class Mirror:
         self._sticky: dict[TopicPartition, MirrorFinding] = {}  # by our topic: it ends with it
         self._first: frozenset[Place] | None = None
         self._findings: dict[Place | str, MirrorFinding] = {}
+        self._refused_more = 0
         self._piece = self._new_piece()
         self._piece_since_s = 0.0
         self._is_behind = False
@@ -163,6 +167,7 @@ class Mirror:
 
     def give_up(self, why: str) -> None:
         """Nothing can be taken in now: let go of everything that is not in the log."""
+        why = excerpt(why, MESSAGE_MAX)
         self._outage.failed(why)
         self.state = replace(self.state, trouble=why, partitions=0)
         self.close()
@@ -210,7 +215,7 @@ class Mirror:
                     raise ConfigInvalid(f"would be more than partitions_max = {self._settings.partitions_max} partitions; raise it")
                 states[name] = self._sequencer.declare_topic(name, topic.partitions, mirrored=True)
             except (ConfigInvalid, InvalidInput, NotFound) as error:
-                look.findings[name] = MirrorFinding("refused", name, None, str(error))
+                look.refuse(name, str(error))
         return states
 
     def _is_begun(self, name: str) -> bool:
@@ -328,11 +333,13 @@ class Mirror:
 
     def _adopt(self, upstream: Upstream, look: Look) -> None:
         """Read what can be read, and nothing else."""
-        for key, finding in look.findings.items():
-            if self._findings.get(key) != finding:
-                level = logging.WARNING if finding.why in ASKED_AGAIN else logging.ERROR
-                _log.log(level, "source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
-        self._findings = look.findings
+        news = [finding for key, finding in look.findings.items() if self._findings.get(key) != finding]
+        for finding in news[:LOGGED_MAX]:
+            level = logging.WARNING if finding.why in ASKED_AGAIN else logging.ERROR
+            _log.log(level, "source %s: %s: %s: %s", self._settings.name, finding.where, finding.kind, finding.why)
+        if len(news) > LOGGED_MAX:
+            _log.error("source %s: %s more", self._settings.name, counted(len(news) - LOGGED_MAX, "finding"))
+        self._findings, self._refused_more = look.findings, look.refused_more
         leaving = [place for place, cursor in self._cursors.items() if look.ready.get(place) is not cursor]
         if leaving:
             upstream.stop_reading(leaving)
@@ -469,7 +476,7 @@ class Mirror:
     def _tell(self, upstream: Upstream) -> None:
         """Put into `state` what is known without asking, once in a while."""
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s < STATE_EVERY_S and self.state.stopped == len(self._findings):
+        if now_s - self._told_s < STATE_EVERY_S and self.state.stopped == len(self._findings) + self._refused_more:
             return
         self._told_s = now_s
         ends = upstream.known_ends(self._cursors)
@@ -480,5 +487,5 @@ class Mirror:
             partitions=len(self._cursors),
             behind=behind,
             findings=tuple(ordered[:FINDINGS_SHOWN_MAX]),
-            stopped=len(self._findings),
+            stopped=len(self._findings) + self._refused_more,
         )

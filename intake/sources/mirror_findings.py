@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from archiver.redaction import MESSAGE_MAX, excerpt
 from intake.positions import Begun
 from intake.sources.upstream import Bounds, UpstreamTopic
 
@@ -31,7 +32,10 @@ class MirrorFinding:
     partition: int | None
     """None: all of them."""
     why: str
-    """And what to do."""
+    """And what to do; an excerpt, because it may repeat what a cluster says."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "why", excerpt(self.why, MESSAGE_MAX))
 
     @property
     def where(self) -> str:

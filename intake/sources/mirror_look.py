@@ -19,6 +19,7 @@ needs a second one (then after twice as long each time)."""
 NOT_TOLD: Final = "has no offsets that the cluster reports now, perhaps because it has no leader; it is asked again"
 UNCONFIRMED: Final = "has bounds in the cluster that do not fit what was taken in; it is asked again before anything is concluded"
 
+REFUSED_MAX = 1000
 ASKED_AGAIN: Final = frozenset({NOT_TOLD, UNCONFIRMED, WITHOUT_ID})
 """Findings that end by themselves, with an answer."""
 
@@ -32,6 +33,18 @@ class Look:
     """Partitions that can be read from where the log says."""
     reads: dict[Place, tuple[int, int | None]] = field(default_factory=dict)
     """Where the reading of each begins: behind the last record that is in, with its leader epoch, if the cluster still has that place."""
+
+    _refused: int = 0
+    refused_more: int = 0
+    """Topics that cannot be mirrored beyond `REFUSED_MAX`: counted, and not remembered one by one."""
+
+    def refuse(self, name: str, why: str) -> None:
+        """A topic of the cluster that cannot be mirrored; a cluster may have any number of them."""
+        if self._refused < REFUSED_MAX:
+            self._refused += 1
+            self.findings[name] = MirrorFinding("refused", name, None, why)
+        else:
+            self.refused_more += 1
 
     def is_open(self) -> bool:
         """Whether an answer is missing or needs a second one."""
