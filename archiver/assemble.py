@@ -311,7 +311,7 @@ class Application(Upkeep):
     @cached_property
     def edge(self) -> EdgeSchemas:
         """Judges records where they enter, by the newest schemas."""
-        fetch = EdgeFetch(self.fetch_schema, self.sequencer, self._new_leader())
+        fetch = EdgeFetch(self.fetch_schema, self.sequencer, self._new_leader(), self.settings.intake.elements_max)
         made = EdgeSchemas(fetch, self.settings.schema_registry.refresh, self._clock)
         made.adopt(edge_rules(self.settings))
         return made

@@ -363,6 +363,10 @@ class IntakeSettings(Group):
     """Raw bytes that wait or are on their way; a producer that would exceed it waits. It bounds the writer's memory."""
     record_bytes_max: Annotated[Size, Field(ge=1, le=2**29)] = 16 * 2**20
     """Largest record: key, value, header names and values together, in bytes, and 16 for each header."""
+    elements_max: Annotated[StrictInt, Field(ge=1000, le=2**31)] = 1_000_000
+    """Most Protobuf fields and list elements of one key or value of a topic with `validate`: checking a record takes time in proportion to
+    them, about a second for a million. A record with more counts as one that does not decode (cause `too_many_values`). Raise it for
+    records with very long lists of messages; lower it where other topics must never wait that long."""
     clock_skew_max: Annotated[Duration, Field(gt=0, le=86400)] = 10.0
     """How far this machine's clock may be ahead of its reference before the writer refuses to append: a time once in the log holds back
     every later one."""

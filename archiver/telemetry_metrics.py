@@ -25,7 +25,7 @@ COMMIT_ENDS: Final = ("committed", "nothing", "retry", "unknown", "halted", "dep
 ROUND_STEPS: Final = ("look", "prepare", "plan", "refine", "write", "commit")
 SIDES: Final = ("key", "value")
 COMPATIBILITIES: Final = ("compatible", "incompatible")
-DECODE_CAUSES: Final = ("malformed", "not_utf8", "time_range", "unknown_schema", "other_message")
+DECODE_CAUSES: Final = ("malformed", "not_utf8", "time_range", "unknown_schema", "other_message", "too_many_values")
 HELD_CAUSES: Final = (
     "restored", "shelf", "unreadable", "stuck", "unconfigured", "transaction", "pending", "off", "due", "waiting",
 )  # fmt: skip
@@ -147,7 +147,8 @@ _ARCHIVE: dict[str, Metric] = {
     "archiver_decode_errors_total": _counter(
         "keys and values that could not be decoded; their bytes are in the table. malformed: no message of that type; not_utf8: a text "
         "field that is not UTF-8; time_range: a timestamp outside the years 1 to 9999; unknown_schema: a registry envelope with a schema "
-        "id that is none of the topic's subject; other_message: one that names another message",
+        "id that is none of the topic's subject; other_message: one that names another message; "
+        "too_many_values: a record that would become too large when it is decoded",
         "topic", "side", "cause", shown="archive",
     ),
     "archiver_schema_changes_total": _counter(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from archiver.errors import RetryLater
 from archiver.ledger.leader import Leader
 from archiver.registry.fetched import Fetch
-from archiver.schema.edge import EdgeCheck
+from archiver.schema.edge import ELEMENTS_MAX, EdgeCheck
 from archiver.schema.state import SourceSchema, TopicSchema
 from archiver.settings import SchemaSettings, Settings
 from intake.edge_schemas import Rules
@@ -32,11 +32,12 @@ def _origin(group: SchemaSettings) -> SchemaSettings:
 class EdgeFetch:
     """Fetches checks; the one that was made last is kept while its schema stays. For one thread."""
 
-    def __init__(self, fetch: Fetch, sequencer: Sequencer, leader: Leader) -> None:
-        """`leader` is nobody else's; it only reads."""
+    def __init__(self, fetch: Fetch, sequencer: Sequencer, leader: Leader, elements_max: int = ELEMENTS_MAX) -> None:
+        """`leader` belongs to this object and only reads. `elements_max`: see `EdgeCheck`."""
         self._fetch = fetch
         self._sequencer = sequencer
         self._leader = leader
+        self._elements_max = elements_max
         self._made: dict[tuple[str, Side], tuple[SchemaSettings, EdgeCheck]] = {}
 
     def __call__(self, topic: str, side: Side, rules: SideRules) -> EdgeCheck:
@@ -51,7 +52,7 @@ class EdgeFetch:
                 raise RetryLater(fetched.note or "the newest schema cannot be had")
             if before[1].is_for(fetched.source, fetched.complete, fetched.newest_id):
                 return before[1]
-        made = EdgeCheck(fetched.source, fetched.complete, fetched.newest_id)
+        made = EdgeCheck(fetched.source, fetched.complete, fetched.newest_id, self._elements_max)
         self._made[topic, side] = origin, made
         return made
 

@@ -215,12 +215,12 @@ class PlanWriter:
         step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
         writer = self._file.writer
         for start in range(0, records.num_rows, step):
-            rows = self._rows.build(self.plan.partition, records.slice(start, step))
-            count_errors(rows, self._file.decode_errors)
-            self._check_judged(rows)
-            writer.append(rows)
-            if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
-                writer.close_row_group()
+            for rows in self._rows.built(self.plan.partition, records.slice(start, step)):
+                count_errors(rows, self._file.decode_errors)
+                self._check_judged(rows)
+                writer.append(rows)
+                if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
+                    writer.close_row_group()
 
     def _check_judged(self, rows: pa.RecordBatch) -> None:
         """Raise `RetryLater` if a record would be called wrong for a registry id that could not be looked up yet."""

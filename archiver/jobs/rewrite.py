@@ -57,12 +57,15 @@ def probe(objects: ObjectStore, file: DoubtedFile, rows: TopicRows) -> Probe:
     decoded = left = 0
     for batch in undecoded_rows(objects, file, payloads=True):
         nothing = pa.nulls(len(batch), pa.binary())
-        columns = rows.codec.encode_columns(batch.payloads.get("key", nothing), batch.payloads.get("value", nothing))
-        for side, column in zip(SIDES, columns, strict=True):
-            before = _errors(batch.errors.get(side))
-            after = _errors_of(column, before)
-            decoded += max(0, before - after)
-            left += after
+        keys, values = batch.payloads.get("key", nothing), batch.payloads.get("value", nothing)
+        for start, end in rows.codec.portions(keys, values):
+            columns = rows.codec.encode_columns(keys.slice(start, end - start), values.slice(start, end - start))
+            for side, column in zip(SIDES, columns, strict=True):
+                errors = batch.errors.get(side)
+                before = _errors(None if errors is None else errors.slice(start, end - start))
+                after = _errors_of(column, before)
+                decoded += max(0, before - after)
+                left += after
     return Probe(decoded, left)
 
 
@@ -110,10 +113,10 @@ def _append(
     errors: Counter[tuple[str, str]],
 ) -> None:
     for start in range(0, records.num_rows, options.decode_rows):
-        built = rows.build(partition, records.slice(start, options.decode_rows))
-        count_errors(built, errors)
-        writer.append(built)
-        close_full(writer, options)
+        for built in rows.built(partition, records.slice(start, options.decode_rows)):
+            count_errors(built, errors)
+            writer.append(built)
+            close_full(writer, options)
 
 
 def _errors(column: pa.Array[Any] | None) -> int:

@@ -6,6 +6,7 @@ its field ids. Must never drop or reorder a row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,13 @@ class TopicRows:
         self.encodings = SharedEncodings()
         self.codec = RecordCodec(topic.schema, engine=options.engine)
 
+    def built(self, partition: int, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The archive's rows for records as `STREAM_SCHEMA` has them, in parts of bounded size: most often in one."""
+        for start, end in self.codec.portions(records.column("key"), records.column("value")):
+            yield self.build(partition, records.slice(start, end - start))
+
     def build(self, partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
-        """The archive's rows for records as `STREAM_SCHEMA` has them."""
+        """The rows of one part."""
         key, value = self.codec.encode_columns(records.column("key"), records.column("value"))
         kafka: dict[str, pa.Array[Any]] = {
             "partition": pa.array(np.full(records.num_rows, partition, dtype=np.int32)),

@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from archiver.schema.tree import ERR
 
-Cause = Literal["malformed", "not_utf8", "time_range", "unknown_schema", "other_message"]
+Cause = Literal["malformed", "not_utf8", "time_range", "unknown_schema", "other_message", "too_many_values"]
 """malformed: no message of that type (cut off, of another type, nested too deeply), or a registry envelope that is cut off · not_utf8: a
 text field that is not UTF-8 · time_range: a timestamp outside the years 1 to 9999 · unknown_schema: the envelope's schema id is none of the
-topic's subject · other_message: the envelope names another message of that schema."""
+topic's subject · other_message: the envelope names another message of that schema · too_many_values: its
+decoded form would have more values than one record may have (`archiver.schema.decoded_size`)."""
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 OUT_OF_YEARS: Final = "is outside the years 1 to 9999"
 """How the engines' reason for a timestamp that no column holds ends."""
@@ -24,10 +25,20 @@ NO_SUBJECT_ID: Final = "is not one of the topic's subject"
 """How the reason for an unknown schema id ends."""
 OTHER_MESSAGE: Final = "is not the topic's message"
 """How the reason for message indexes of another message ends."""
+TOO_MANY_VALUES: Final = "values in one record are not decoded"
+"""How the reason for a record that becomes too large when it is decoded ends."""
+TOO_MANY_FIELDS: Final = "fields and list elements in one record are not checked (intake.elements_max)"
+"""How the reason of the edge of the intake ends for a record that would take too long to check."""
 CUT_ENVELOPE: Final = "is cut off or damaged"
 """In every reason for an envelope that is none. Such a record is malformed."""
 
-_ENDINGS: Final[Mapping[str, Cause]] = {OUT_OF_YEARS: "time_range", NO_SUBJECT_ID: "unknown_schema", OTHER_MESSAGE: "other_message"}
+_ENDINGS: Final[Mapping[str, Cause]] = {
+    OUT_OF_YEARS: "time_range",
+    NO_SUBJECT_ID: "unknown_schema",
+    OTHER_MESSAGE: "other_message",
+    TOO_MANY_VALUES: "too_many_values",
+    TOO_MANY_FIELDS: "too_many_values",
+}
 
 
 def cause_of(why: str) -> Cause:

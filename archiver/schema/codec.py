@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from archiver.errors import Corrupted
 from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.decoded_size import Counts, Meter, portions, refusal_of
 from archiver.schema.engine import Engine
 from archiver.schema.engine_protobuf import ProtobufEngine
 from archiver.schema.envelope import opened
@@ -41,7 +42,7 @@ Column: TypeAlias = "Array | pa.ChunkedArray[Any]"
 class RecordCodec:
     """Encodes and rebuilds the records of one topic under one schema version. Not safe for use by several threads at once.
 
-    Batches are bounded by the caller: at most 2 GiB of keys or values in a call (64 MiB are plenty).
+    Batches are bounded by the caller: at most 2 GiB of keys or values in a call (64 MiB are plenty), in the parts that `portions` names.
     """
 
     def __init__(self, schema: TopicSchema, engine: EngineName = "ptars") -> None:
@@ -49,6 +50,11 @@ class RecordCodec:
         structs = {one["name"]: one["type"] for one in schema.schema()["fields"]}
         self._key = _Side("key", columns, schema.key, structs["key"], engine)
         self._value = _Side("value", columns, schema.value, structs["value"], engine)
+
+    def portions(self, keys: Column, values: Column) -> list[tuple[int, int]]:
+        """[start, end) of the parts in which these records are to be encoded, so that the columns of each are bounded; mostly one."""
+        bounds = [self._key.bounds(_binary(keys)), self._value.bounds(_binary(values))]
+        return portions(len(values), bounds)
 
     def encode_columns(self, keys: Column, values: Column) -> tuple[pa.StructArray, pa.StructArray]:
         """The `key` and `value` columns of records, of exactly the types in the topic's Arrow schema.
@@ -71,13 +77,18 @@ class _Side:
     def __init__(self, name: str, columns: pa.Schema, source: SourceSchema | None, struct: Json, engine: EngineName) -> None:
         self._name = name
         self._type: pa.StructType = columns.field(name).type
-        self._engine = None if source is None else _engine(column_tree(source, struct), self._type, engine)
+        tree = None if source is None else column_tree(source, struct)
+        self._engine = None if tree is None else _engine(tree, self._type, engine)
+        self._meter = None if tree is None else Meter(tree)
         self._message = "" if source is None else source.message
         self._envelope = None if source is None else source.envelope
 
+    def bounds(self, payloads: Array) -> Counts | None:
+        return None if self._meter is None else self._meter.bounds(payloads)
+
     def encode(self, payloads: Array, keep_all: bool) -> Array:
         nulls = payloads.is_null() if payloads.null_count else None
-        if self._engine is None:
+        if self._engine is None or self._meter is None:
             return arrow.StructArray.from_arrays([payloads], fields=list(self._type), mask=nulls)
         dense = payloads if nulls is None else pc.fill_null(payloads, b"")
         messages, prefix, bad = dense, arrow.nulls(len(dense), pa.binary()), {}
@@ -85,6 +96,9 @@ class _Side:
             found = opened(dense, self._envelope)
             messages, prefix = found.messages, found.prefixes
             bad = {row: f"cannot be decoded as {self._message}: {why}" for row, why in found.errors.items()}
+        if large := self._meter.beyond(messages):
+            bad.update(dict.fromkeys(large, refusal_of(self._message)))
+            messages = emptied(messages, large)
         columns, whole, errors = decode_exactly(self._engine, messages)
         errors = {**errors, **bad}
         # flatten() lets the nulls of undecodable rows reach every field.
@@ -137,6 +151,13 @@ def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engin
     from archiver.schema.engine_ptars import PtarsEngine  # the complete engine works where ptars cannot be installed
 
     return PtarsEngine(tree, message)
+
+
+def emptied(messages: Array, rows: list[int]) -> Array:
+    """The messages, those of the rows without any byte."""
+    mask = np.zeros(len(messages), np.bool_)
+    mask[rows] = True
+    return pc.if_else(arrow.array(mask), arrow.scalar(b"", pa.binary()), messages)
 
 
 def decode_exactly(engine: Engine, messages: Array) -> tuple[Array, Bools, dict[int, str]]:

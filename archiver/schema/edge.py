@@ -1,7 +1,8 @@
 """What a topic's schema says of payloads before they are stored: do they decode, and what stands before them.
 
-Owns `EdgeCheck`, the codec's notion of decodable without its columns. Promises the same verdict, for every payload, as `RecordCodec` comes
-to under that schema; and that what is checked is decoded in pieces of bounded size. Thread-safe: one thread at a time decodes.
+`EdgeCheck` gives the verdict of `RecordCodec` without its columns. It also refuses a record with more fields and list elements than
+`elements_max`, because checking it would take too long. Payloads are checked in pieces of bounded size. Thread-safe: one thread at a time
+decodes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from archiver.schema.arrow import Array, arrow, pc
-from archiver.schema.causes import Cause, cause_of
-from archiver.schema.codec import decode_exactly
+from archiver.schema.causes import TOO_MANY_FIELDS, Cause, cause_of
+from archiver.schema.codec import emptied
+from archiver.schema.decoded_size import Meter, portions, refusal_of
 from archiver.schema.descriptors import Source
-from archiver.schema.engine import Engine
 from archiver.schema.engine_protobuf import ProtobufEngine
 from archiver.schema.envelope import opened
 from archiver.schema.state import arrow_schema, column_tree, decide
@@ -25,6 +26,8 @@ from archiver.schema.tree import ERR, PREFIX, RAW, Kind, MessageTree
 
 PIECE_BYTES = 8 * 2**20
 """Of payloads that are decoded at a time."""
+ELEMENTS_MAX = 1_000_000
+"""Fields and list elements of one record, where the settings do not say otherwise."""
 FEW_ROWS = 32
 """So few go to the complete engine, which begins more quickly than the fast one."""
 _MAGIC = b"\x00"
@@ -49,13 +52,14 @@ class Checked:
 class EdgeCheck:
     """Checks the keys or the values of a topic."""
 
-    def __init__(self, source: Source, complete: bool = True, newest_id: int | None = None) -> None:
+    def __init__(self, source: Source, complete: bool = True, newest_id: int | None = None, elements_max: int = ELEMENTS_MAX) -> None:
         """`complete`: whether the source's envelope has every id that a record can have; `newest_id`: the one that `coerced` writes, the
         highest if it is not given. Raises ConfigInvalid for a message that is not mapped.
         """
         self.source = source
         self.complete = complete
         self._newest_id = newest_id
+        self._elements_max = elements_max
         self._lock = threading.Lock()
         schema = decide("edge", (), None, source).schema
         assert schema.value is not None, "the source is the value's"
@@ -65,7 +69,8 @@ class EdgeCheck:
         from archiver.schema.engine_ptars import PtarsEngine  # the complete engine works where ptars cannot be installed
 
         self._few = ProtobufEngine(tree, columns)
-        self._many: Engine = PtarsEngine(tree, columns)
+        self._many = PtarsEngine(tree, columns)
+        self._meter, self._elements = Meter(tree), Meter(tree, columns=False)
         self._parsing_tells = _parsing_tells(tree)
         # A version that does not have the message has no indexes for it.
         ids = {} if source.envelope is None else {number: indexes for number, indexes in source.envelope.ids if indexes}
@@ -130,9 +135,24 @@ class EdgeCheck:
                 messages[row] = payload[len(head) :]
             else:
                 messages[row] = payload
-        error_of = self._few.refusal if self._parsing_tells else self._few.error_of
-        errors.update({row: why for row, message in messages.items() if (why := error_of(message)) is not None})
+        for row, message in messages.items():
+            why = self._too_many(message) or self._few_error(message)
+            if why is not None:
+                errors[row] = why
         return True
+
+    def _too_many(self, message: bytes) -> str | None:
+        """Why a message is too large to be decoded, or takes too long to be checked."""
+        why = self._meter.too_many(message)
+        if why is None and self._elements.values(message, self._elements_max) > self._elements_max:
+            why = self._too_long()
+        return why
+
+    def _few_error(self, message: bytes) -> str | None:
+        return self._few.refusal(message) if self._parsing_tells else self._few.error_of(message)
+
+    def _too_long(self) -> str:
+        return f"cannot be decoded as {self.source.message}: more than {self._elements_max} {TOO_MANY_FIELDS}"
 
     def _check(self, payloads: Array, first: int, errors: dict[int, str], unknown: dict[int, int]) -> None:
         rows = np.arange(first, first + len(payloads))
@@ -146,8 +166,15 @@ class EdgeCheck:
                 if cause_of(why) == "unknown_schema":
                     unknown[int(rows[row])] = int.from_bytes(payloads[row].as_py()[1:_ID_END], "big")
             payloads = found.messages
-        for row, why in decode_exactly(self._many, payloads)[2].items():
+        large = dict.fromkeys(self._elements.beyond(payloads, self._elements_max), self._too_long())
+        large.update(dict.fromkeys(self._meter.beyond(payloads), refusal_of(self.source.message)))
+        for row, why in large.items():
             errors.setdefault(int(rows[row]), why)
+        if large:
+            payloads = emptied(payloads, list(large))
+        for start, end in portions(len(payloads), [self._meter.bounds(payloads)]):
+            for row, why in self._many.errors(payloads.slice(start, end - start)).items():
+                errors.setdefault(int(rows[start + row]), why)
 
 
 def _parsing_tells(tree: MessageTree) -> bool:

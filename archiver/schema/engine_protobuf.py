@@ -8,13 +8,14 @@ Promises: follows Protobuf's own rules (last one wins, messages are merged, unkn
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
@@ -22,6 +23,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from archiver.schema.arrow import arrow
 from archiver.schema.causes import OUT_OF_YEARS
+from archiver.schema.decoded_size import lengths_of
 from archiver.schema.engine import Decoded
 from archiver.schema.json_values import fill as fill_json
 from archiver.schema.json_values import text_of
@@ -34,6 +36,9 @@ _UNSIGNED_64 = frozenset({Kind.UINT64, Kind.FIXED64})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _INT32_RANGE = range(-(2**31), 2**31)
 _ENUMS_KEPT = 1024
+_PART_ROWS, _PART_BYTES = 256, 64 * 1024
+"""Rows that are Python objects at a time when they are decoded: so many, or with so many bytes, whichever is fewer."""
+_ENCODED_ROWS = 256
 
 _DEFAULTS: Mapping[Kind, object] = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False, Kind.FLOAT: 0.0, Kind.DOUBLE: 0.0}
 
@@ -48,6 +53,7 @@ class ProtobufEngine:
     def __init__(self, tree: MessageTree, message_type: pa.StructType) -> None:
         self._tree = _column_tree(tree, message_type)
         self._message_type = message_type
+        self._places = _places(self._tree)
         self._class: Any = GetMessageClass(judge_descriptor(tree, recursive=False))
         self._verdict: Any = GetMessageClass(judge_descriptor(tree, recursive=True)) if _has_encoded(tree) else None
 
@@ -76,30 +82,34 @@ class ProtobufEngine:
 
     def decode(self, payloads: pa.BinaryArray) -> Decoded:
         """See `Engine`."""
-        rows: list[dict[str, Any] | None] = []
         errors: dict[int, str] = {}
-        items: Any = payloads.to_pylist()
-        for row, payload in enumerate(items):
+        parts: list[Any] = [self._part(payloads.slice(start, count), start, errors) for start, count in _parts(payloads)]
+        columns: Any = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return Decoded(columns, errors)
+
+    def _part(self, payloads: Any, first: int, errors: dict[int, str]) -> Any:
+        """The columns of a few rows; they are Python objects for a short time, about 100 bytes for each value."""
+        rows: list[dict[str, Any] | None] = []
+        for row, payload in enumerate(payloads.to_pylist(), first):
             try:
-                rows.append(self._row(payload))
+                rows.append(_columns(self._tree, self._parsed(payload)))
             except (DecodeError, UnicodeDecodeError, _Unmappable) as error:
                 rows.append(None)
                 errors[row] = _why(self._tree, error)
-        return Decoded(arrow.array(rows, type=self._message_type), errors)
+        return arrow.array(rows, type=self._message_type)
 
     def error_of(self, payload: bytes) -> str | None:
-        """Why `decode` refuses the payload, None if it does not. No column is made."""
+        """Why `decode` refuses the payload, None if it does not. No column is made, and only fields that a column may not hold are read."""
         try:
-            self._row(payload)
+            _check_places(self._places, self._parsed(payload))
         except (DecodeError, UnicodeDecodeError, _Unmappable) as error:
             return _why(self._tree, error)
         return None
 
-    def _row(self, payload: bytes) -> dict[str, Any]:
-        """A payload's columns by name; raises what `decode` takes for an error."""
+    def _parsed(self, payload: bytes) -> Any:
         if self._verdict is not None:
             self._verdict.FromString(payload)
-        return _columns(self._tree, self._class.FromString(payload))
+        return self._class.FromString(payload)
 
     def revise(self, payloads: pa.BinaryArray) -> Decoded:
         """See `Engine`. `decode` is complete already."""
@@ -108,8 +118,7 @@ class ProtobufEngine:
     def encode(self, columns: pa.StructArray) -> pa.BinaryArray:
         """See `Engine`."""
         payloads: list[bytes] = []
-        rows: Any = columns.to_pylist()  # type: ignore[misc]  # the stub knows no rows of structs
-        for row in rows:
+        for row in _rows(columns):
             message = self._class()
             try:
                 _fill(self._tree, row, message)
@@ -118,6 +127,59 @@ class ProtobufEngine:
             payloads.append(message.SerializeToString())
         result: pa.BinaryArray = arrow.array(payloads, type=pa.binary())
         return result
+
+
+def _parts(payloads: pa.BinaryArray) -> list[tuple[int, int]]:
+    """(first, count) of groups of rows that become Python objects together: so few bytes, or one row."""
+    sums = np.concatenate(([0], np.cumsum(lengths_of(payloads))))
+    found, start = [], 0
+    while start < len(payloads):
+        end = min(start + _PART_ROWS, max(start + 1, int(np.searchsorted(sums, sums[start] + _PART_BYTES, side="right")) - 1))
+        found.append((start, end - start))
+        start = end
+    return found or [(0, 0)]
+
+
+def _rows(columns: pa.StructArray) -> Iterator[Any]:
+    """The rows as Python objects, a few at a time."""
+    for start in range(0, len(columns), _ENCODED_ROWS):
+        yield from columns.slice(start, _ENCODED_ROWS).to_pylist()  # type: ignore[misc]  # the stub knows no rows of structs
+
+
+_Place = tuple[FieldTree, str, tuple[Any, ...]]
+"""A field whose value a column may not hold, or a message with such fields: also its name on the wire, and the places inside."""
+
+
+def _places(tree: MessageTree) -> tuple[_Place, ...]:
+    """The fields that have to be read to know whether the columns hold a message that the parser takes."""
+    found: list[_Place] = []
+    for one in tree.fields:
+        inside = () if one.message is None else _places(one.message)
+        if inside or one.kind is Kind.TIMESTAMP or one.json is not None:
+            found.append((one, f"f{one.number}", inside))
+    return tuple(found)
+
+
+def _check_places(places: tuple[_Place, ...], message: Any) -> None:
+    """Raise `_Unmappable` where a column cannot hold the value."""
+    for one, name, inside in places:
+        if one.shape is Shape.SINGLE:
+            if message.HasField(name):
+                _check_value(one, inside, getattr(message, name))
+        elif one.shape is Shape.REPEATED:
+            for item in getattr(message, name):
+                _check_value(one, inside, item)
+        else:
+            # The last value of a key stands, as in `_map`, but each one is looked at there too.
+            for entry in getattr(message, name):
+                _check_value(one, inside, entry.f2)
+
+
+def _check_value(one: FieldTree, inside: tuple[_Place, ...], value: Any) -> None:
+    if inside:
+        _check_places(inside, value)
+    else:
+        _value(one, value)
 
 
 def _why(tree: MessageTree, error: Exception) -> str:

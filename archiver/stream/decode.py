@@ -1,6 +1,7 @@
 """Messages as JSON for people, in Protobuf's own JSON mapping.
 
-Promises never to fail on a record: what cannot be decoded is said instead. For looking only; nothing is rebuilt from this form.
+A record that cannot be decoded, or that has too many values (`archiver.schema.decoded_size`), gives the reason instead of a message. For
+display only; records are never rebuilt from this form.
 """
 
 from __future__ import annotations
@@ -8,8 +9,14 @@ from __future__ import annotations
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from archiver.schema.descriptors import Envelope, Source
+from archiver.schema.decoded_size import Meter
+from archiver.schema.descriptors import Envelope, Source, source_tree
 from archiver.schema.envelope import opened
+from archiver.schema.tree import MessageTree
+
+_ANY = "google.protobuf.Any"
+ANY_BYTES_MAX = 2**20
+"""What an Any holds is decoded by a type that the record names, so nothing bounds its decoded form but its size."""
 
 
 class Decoder:
@@ -33,6 +40,9 @@ class _Side:
         self._pool = descriptor_pool.DescriptorPool()
         for file in descriptor_pb2.FileDescriptorSet.FromString(source.descriptor_set).file:
             self._pool.Add(file)
+        tree = source_tree(source)
+        self._meter = Meter(tree)
+        self._has_any = _has_any(tree)
         self._kind = message_factory.GetMessageClass(self._pool.FindMessageTypeByName(source.message))
 
     def decoded(self, data: bytes) -> dict[str, object]:
@@ -41,6 +51,10 @@ class _Side:
             data, why = _without_envelope(data, self._envelope)
             if why is not None:
                 return {"error": why}
+        if (why := self._meter.too_many(data)) is not None:
+            return {"error": why}
+        if self._has_any and len(data) > ANY_BYTES_MAX:
+            return {"error": f"a message with google.protobuf.Any is shown up to {ANY_BYTES_MAX} bytes, this one has {len(data)}"}
         try:
             found = self._kind.FromString(data)
             return json_format.MessageToDict(found, preserving_proto_field_name=True, descriptor_pool=self._pool)
@@ -53,6 +67,10 @@ def _without_envelope(data: bytes, envelope: Envelope) -> tuple[bytes, str | Non
     """The message, or why the envelope is none of this topic."""
     found = opened(pa.array([data], pa.binary()), envelope)
     return found.messages[0].as_py(), found.errors.get(0)
+
+
+def _has_any(tree: MessageTree) -> bool:
+    return tree.full_name == _ANY or any(one.message is not None and _has_any(one.message) for one in tree.fields)
 
 
 def _decoded(side: _Side | None, data: bytes | None) -> object:

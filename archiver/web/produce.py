@@ -13,7 +13,6 @@ import asyncio
 import io
 import json
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -26,14 +25,15 @@ from archiver.web.answers import refusal, retry_after
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import BodyBudget, media_type, read_body
 from archiver.web.face import Face
+from archiver.web.fair_threads import FairThreads
 from archiver.web.openapi import NDJSON, PROTOBUF
 from intake.acknowledgements import PendingRecord
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import Input
 from intake.writer import IntakeWriter
 
-PARSERS = 2
-"""Threads that parse bodies; more would only wait for each other."""
+PARSERS, TOPIC_PARSERS = 4, 2
+"""Threads that parse and check bodies, and how many of them work for one topic; more would only wait for each other."""
 
 
 class Producing:
@@ -44,11 +44,11 @@ class Producing:
         self._under_way = 0
         """Requests whose body is complete."""
         self._budget = BodyBudget(face.http.requests_max * face.http.body_bytes_max, face.http.retry_after)
-        self._parsers = ThreadPoolExecutor(PARSERS, "http-records")
+        self._parsers = FairThreads(PARSERS, TOPIC_PARSERS, "http-records")
 
     def close(self) -> None:
         """Let go of the threads."""
-        self._parsers.shutdown(wait=False, cancel_futures=True)
+        self._parsers.close()
 
     async def answer(self, request: Request) -> Response:
         """Take the records of one request and wait for what becomes of them."""
@@ -101,7 +101,7 @@ class Producing:
             inputs = self._parsed(writer, body, topic, kind, text)
             return self._handed_over(writer, inputs, countdown)
 
-        pending = await loop.run_in_executor(self._parsers, hand_over)
+        pending = await asyncio.wrap_future(self._parsers.submit(topic, hand_over))
         timeout_s = self._face.http.request_timeout
         if pending:
             try:
@@ -110,7 +110,7 @@ class Producing:
                 pass  # What has no outcome yet is of unknown outcome.
             except asyncio.CancelledError:
                 return self._told(pending, timeout_s)  # The server stops: say what is known, at once.
-        return await loop.run_in_executor(self._parsers, self._told, pending, timeout_s)
+        return await asyncio.wrap_future(self._parsers.submit(topic, lambda: self._told(pending, timeout_s)))
 
     def _parsed(self, writer: IntakeWriter, body: bytes, topic: str, kind: str, text: bool) -> list[Input]:
         """Every record of the body, or a refusal."""

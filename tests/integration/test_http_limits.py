@@ -22,6 +22,7 @@ from archiver.clock import SystemClock
 from archiver.web import connection
 from archiver.web.listener import Listener
 from intake.acknowledgements import PendingRecord
+from intake.writer import IntakeWriter
 from tests.support.deployment import Deployment
 from tests.support.processes import until
 from tests.support.web import PATIENCE_S, Daemon, Reply, read_all
@@ -360,3 +361,29 @@ def test_the_last_outcome_wakes_and_is_told_once() -> None:
     assert pending.settle(3, OK)
     assert not pending.settle(4, Verdict("unknown", "late"))
     assert (told, pending.result(0).offset) == ([1], 3)
+
+
+def test_a_topic_whose_records_take_long_to_check_keeps_no_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two such requests held all threads that parse, and another topic's record waited for 55 s."""
+    gate, begun, deployment = threading.Event(), threading.Semaphore(0), Deployment(tmp_path / "d")
+    with Daemon(deployment) as daemon:
+        taken = IntakeWriter.check_topic
+
+        def check_topic(writer: IntakeWriter, topic: str) -> None:
+            if topic == "slow":
+                begun.release()
+                gate.wait(PATIENCE_S)
+            taken(writer, topic)
+
+        monkeypatch.setattr(IntakeWriter, "check_topic", check_topic)
+        slow = [threading.Thread(target=daemon.send, args=("slow", GOOD)) for _ in range(6)]
+        for one in slow:
+            one.start()
+        try:
+            assert all(begun.acquire(timeout=PATIENCE_S) for _ in range(2))
+            assert daemon.send("clicks", GOOD).status == 200
+            assert not gate.is_set()
+        finally:
+            gate.set()
+            for one in slow:
+                one.join(PATIENCE_S)

@@ -365,3 +365,49 @@ def test_closing_ends_who_waits(opened: list[EdgeSchemas]) -> None:
     schemas.begin()  # nothing begins any more
     with pytest.raises(RetryLater):
         rows(schemas, BAD)
+
+
+LINE = b"\x1a\x00"
+
+
+@pytest.mark.parametrize("rows", [1, FEW_ROWS + 1])
+def test_a_record_with_too_many_elements_is_refused_and_the_others_are_judged(rows: int) -> None:
+    """A few bytes for each make many list elements, unknown fields or numbers, each of which takes time."""
+    check = EdgeCheck(ORDER, elements_max=1000)
+    floods = [LINE * 1000, b"\xa2\x06\x00" * 1001, b"\x08\x01" * 1001]
+    for flood in floods:
+        values = [order(1)] * (rows - 1) + [flood]
+        found = check.check(binary([*values, BAD]))
+        assert sorted(found.errors) == [rows - 1, rows]
+        assert found.cause(rows - 1) == "too_many_values"
+        assert found.errors[rows - 1] == (
+            "cannot be decoded as shop.Order: more than 1000 fields and list elements in one record are not checked (intake.elements_max)"
+        )
+        assert found.cause(rows) == "malformed"
+    assert not check.check(binary([LINE * 900, order(1)] * rows)).errors
+
+
+def test_the_bound_of_the_codec_holds_at_the_edge_too() -> None:
+    """So that no record is taken in as one that decodes and becomes a row that was not decoded."""
+    large = LINE * 1_100_000
+    expected = errors_of(RecordCodec(decide("t", (), None, ORDER).schema), [large])
+    check = EdgeCheck(ORDER, elements_max=10_000_000)
+    assert check.check(binary([large])).errors == expected
+    assert check.check(binary([large] + [None] * FEW_ROWS)).errors == expected
+    assert [check.check(binary([large])).cause(row) for row in expected] == ["too_many_values"]
+
+
+def test_no_column_is_made_to_judge_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns of a record with a million elements take the interpreter a minute; the verdict reads only what can be wrong."""
+    monkeypatch.setattr("archiver.schema.engine_protobuf._columns", pytest.fail)
+    rng = random.Random(3)
+    made = random_schema(rng)
+    values: list[bytes | None] = []
+    for _ in range(2 * FEW_ROWS):
+        message = made.make()
+        fill(rng, message)
+        data = message.SerializePartialToString()
+        values.append(mutated(rng, made.make.DESCRIPTOR, data, [data])[1])
+    check = EdgeCheck(made.source)
+    assert 0 < len(check.check(binary(values)).errors) < len(values)
+    assert check.check(binary(values[:5])).errors.keys() <= set(range(5))
