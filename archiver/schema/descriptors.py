@@ -15,7 +15,7 @@ from pathlib import Path
 from archiver.errors import ConfigInvalid
 from archiver.schema.descriptor_files import BUILD, linked, needed_files, parse_files
 from archiver.schema.names import wanted_names
-from archiver.schema.tree import COLUMNS_MAX, RECORDED_COLUMNS_MAX, RECURSION_DEPTH, MessageTree
+from archiver.schema.tree import COLUMNS_MAX, LIBRARY_LEVELS_MAX, RECORDED_COLUMNS_MAX, RECURSION_DEPTH, MessageTree
 from archiver.schema.tree_build import build_tree
 
 
@@ -64,11 +64,11 @@ def make_source(
 
     Raises ConfigInvalid, naming file, message and field: it is no descriptor set, or an empty one; an import is missing or a file imports
     itself; two files define one name; a type, or the message itself, is not in it (names near it are listed); extensions clash; the message
-    is too wide or too deep, or a message set; a renamed column does not exist or has no good name.
+    is too wide or too deep (also as the libraries count), or a message set; a renamed column does not exist or has no good name.
     """
     data = needed_files(parse_files(descriptor_set, where), message, where)
     source = Source(message, data, recursion_depth, tuple(sorted(columns)), envelope)
-    tree = _tree(source, where, COLUMNS_MAX)
+    tree = _tree(source, where, COLUMNS_MAX, LIBRARY_LEVELS_MAX)
     try:
         wanted_names(tree, source.columns)
     except ConfigInvalid as error:
@@ -79,14 +79,14 @@ def make_source(
 def source_tree(source: Source, where: str = "descriptor set") -> MessageTree:
     """The tree of the source's message, with its Protobuf names. `where` opens the messages of errors.
 
-    Raises ConfigInvalid as `make_source` does, but lets a message be as wide as recorded ones may be.
+    Raises ConfigInvalid as `make_source` does, but lets a message be as wide and as deep as recorded ones may be.
     """
-    return _tree(source, where, RECORDED_COLUMNS_MAX)
+    return _tree(source, where, RECORDED_COLUMNS_MAX, None)
 
 
-def _tree(source: Source, where: str, columns_max: int) -> MessageTree:
+def _tree(source: Source, where: str, columns_max: int, levels_max: int | None) -> MessageTree:
     descriptor = linked(parse_files(source.descriptor_set, where), source.message, where)
     try:
-        return build_tree(descriptor, source.recursion_depth, columns_max)
+        return build_tree(descriptor, source.recursion_depth, columns_max, levels_max)
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{where}: {error}") from error

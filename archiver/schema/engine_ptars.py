@@ -220,7 +220,10 @@ class PtarsEngine:
         extension: Extension = learned(self._learned.extension, found)
         if extension is self._learned.extension:
             return False
-        self._learned = Reader(self._tree, self._message_type, extension, self._judge.refusal)
+        try:
+            self._learned = Reader(self._tree, self._message_type, extension, self._judge.refusal)
+        except pa.ArrowInvalid:
+            return False  # a list in the deepest message is a level more than Arrow takes: these rows are for the judge
         return True
 
 

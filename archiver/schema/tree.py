@@ -29,6 +29,10 @@ RECORDED_COLUMNS_MAX = 5000
 DEPTH_MAX = 50
 """Most levels of messages. Protobuf itself stops reading at 100."""
 
+LIBRARY_LEVELS_MAX = 63
+"""Most levels as Arrow counts them between libraries, which stops at 64: a message is one level, a list of them two, a map three, and the
+field inside is one more. Parquet stops at 100, and three of its levels are two or three of these."""
+
 RECURSION_DEPTH = 2
 """How often a message type may stand inside itself as columns, where no setting says otherwise."""
 

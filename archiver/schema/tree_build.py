@@ -14,18 +14,34 @@ from dataclasses import replace
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from archiver.errors import ConfigInvalid
-from archiver.schema.tree import COLUMNS_MAX, DEPTH_MAX, RECURSION_DEPTH, EnumTree, FieldTree, JsonForm, Kind, MessageTree, Shape
+from archiver.schema.tree import (
+    COLUMNS_MAX,
+    DEPTH_MAX,
+    LIBRARY_LEVELS_MAX,
+    RECURSION_DEPTH,
+    EnumTree,
+    FieldTree,
+    JsonForm,
+    Kind,
+    MessageTree,
+    Shape,
+)
 from archiver.schema.well_known import is_timestamp, json_form, wrapped_scalar
 
 
-def build_tree(descriptor: Descriptor, recursion_depth: int = RECURSION_DEPTH, columns_max: int = COLUMNS_MAX) -> MessageTree:
+def build_tree(
+    descriptor: Descriptor,
+    recursion_depth: int = RECURSION_DEPTH,
+    columns_max: int = COLUMNS_MAX,
+    levels_max: int | None = LIBRARY_LEVELS_MAX,
+) -> MessageTree:
     """The tree of a message type, with Protobuf's names (of an extension the full name, dots as underscores).
 
     A message type stands inside itself at most `recursion_depth` times (0 to 10); where it would stand once more, the field is ENCODED.
     Raises ConfigInvalid, naming file, message and field, for a message set and for messages that are deeper than DEPTH_MAX or have more
-    than `columns_max` fields at all levels together.
+    than `columns_max` fields at all levels together, or more than `levels_max` levels as the libraries count them (None: not counted).
     """
-    return _Builder(descriptor, recursion_depth, columns_max).message(descriptor, "", ())
+    return _Builder(descriptor, recursion_depth, columns_max, levels_max).message(descriptor, "", ())
 
 
 _SCALARS: Mapping[int, Kind] = {
@@ -47,13 +63,18 @@ _SCALARS: Mapping[int, Kind] = {
     FieldDescriptor.TYPE_ENUM: Kind.ENUM,
 }
 
+_LIST_LEVELS, _MAP_LEVELS = 2, 3
+
 
 class _Builder:
     """Walks one message type; counts fields so that a wide one is refused before it fills memory."""
 
-    def __init__(self, root: Descriptor, recursion_depth: int, columns_max: int) -> None:
+    def __init__(self, root: Descriptor, recursion_depth: int, columns_max: int, levels_max: int | None) -> None:
         self._root = root
         self._columns_max = columns_max
+        self._levels_max = levels_max
+        self._level = 0
+        """Of the message that is being walked, as the libraries count."""
         self._depth = recursion_depth
         self._count = 0
         self._oneofs: dict[str, int | None] = {}
@@ -80,7 +101,25 @@ class _Builder:
         if descriptor.is_extendable:
             named += [(one, one.full_name.replace(".", "_")) for one in descriptor.file.pool.FindAllExtensions(descriptor)]
         named.sort(key=lambda pair: pair[0].number)
-        return [self._field(one, name, f"{path}.{name}".lstrip("."), above) for one, name in named]
+        return [self._leveled(one, name, f"{path}.{name}".lstrip("."), above) for one, name in named]
+
+    def _leveled(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
+        """The field, with what is inside it so many levels deeper."""
+        entry = descriptor.message_type
+        is_map = entry is not None and entry.GetOptions().map_entry
+        levels = _MAP_LEVELS if is_map else _LIST_LEVELS if descriptor.is_repeated else 1
+        self._level += levels
+        found = self._field(descriptor, name, path, above)
+        # A Timestamp and a wrapper are messages on the wire, which is the form that passes between the libraries.
+        deepest = self._level + (1 if found.kind is Kind.TIMESTAMP or found.wrapped else 0)
+        if self._levels_max is not None and deepest > self._levels_max:
+            raise self._refused(
+                path,
+                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), at most {self._levels_max} work; choose a "
+                "flatter message, or a smaller recursion_depth if it holds itself",
+            )
+        self._level -= levels
+        return found
 
     def _field(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
         self._count += 1
