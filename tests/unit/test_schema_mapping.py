@@ -164,7 +164,8 @@ def test_a_record_of_the_page(record: PageRecord, compiled: bytes, engine: Any) 
 
 def test_the_page_names_every_cause() -> None:
     assert page_causes() == list(CAUSES)
-    assert {record.cells["__err__"] for record in RECORDS} == {*CAUSES, "null"}
+    # A record of too many values has megabytes: `test_decoded_size` shows it.
+    assert {record.cells["__err__"] for record in RECORDS} == {*CAUSES, "null"} - {"too_many_values"}
 
 
 def covered(row: PageRow, compiled: bytes) -> Iterator[str]:
