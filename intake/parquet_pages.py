@@ -7,6 +7,7 @@ dictionary page of a size its caller allows.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final, Literal
 
@@ -51,8 +52,19 @@ class Pages:
     """Of the data pages that refer to the dictionary, nulls included."""
     densest: float = 0.0
     """Bytes per value, of the data page that has most."""
+    values: int = 0
+    """Of all data pages, nulls included."""
+    bytes: int = 0
+    """Of all pages and their headers, decompressed."""
+    stored_bytes: int = 0
+    """Of all pages and their headers, as they are stored."""
     encodings: frozenset[int] = frozenset()
     """Numbers of Parquet's, of the data pages."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the values stand in the pages as they are, so that they take no more than the pages."""
+        return self.encodings <= {_PLAIN} and not self.dictionary_bytes
 
     @property
     def foreseeable(self) -> bool:
@@ -60,7 +72,7 @@ class Pages:
         return self.encodings <= {_PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY}
 
 
-def read_pages(source: BinaryIO, column: pq.ColumnChunkMetaData, dictionary_bytes_max: int) -> Pages:
+def read_pages(source: BinaryIO | pa.NativeFile, column: pq.ColumnChunkMetaData, dictionary_bytes_max: int) -> Pages:
     """Walk the pages of a column; raises `InvalidInput` if that is impossible. A dictionary above the limit is not decompressed."""
     position = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < position:
@@ -73,6 +85,8 @@ def read_pages(source: BinaryIO, column: pq.ColumnChunkMetaData, dictionary_byte
         if min(kind, size, stored) < 0 or position + header_bytes + stored > end:
             raise InvalidInput("a page header makes no sense")
         position += header_bytes + stored
+        pages.stored_bytes += header_bytes + stored
+        pages.bytes += header_bytes + size
         if kind == _DICTIONARY:
             if pages.dictionary_bytes:
                 raise InvalidInput("a column has two dictionaries")
@@ -87,8 +101,55 @@ def read_pages(source: BinaryIO, column: pq.ColumnChunkMetaData, dictionary_byte
         pages.page_bytes = max(pages.page_bytes, size, stored)
         if kind in (_DATA, _DATA_V2):
             detail = header.get(5 if kind == _DATA else 8)
-            seen += _add(pages, size, _number(detail, 1), _number(detail, 2 if kind == _DATA else 4))
+            pages.values = seen = seen + _add(pages, size, _number(detail, 1), _number(detail, 2 if kind == _DATA else 4))
     return pages
+
+
+def check_pages(source: BinaryIO | pa.NativeFile, metadata: pq.FileMetaData, group: int, columns: Collection[str]) -> dict[str, Pages]:
+    """The pages of some top-level columns of a row group, once they are what the footer says: only then may they be decompressed.
+
+    For files of our own, whose footers are known to be whole: a page header has no checksum, and the reader allocates what it says. Raises
+    `InvalidInput` that names row group and column. Reads the headers alone.
+    """
+    found: dict[str, Pages] = {}
+    for place in range(metadata.row_group(group).num_columns):
+        column = metadata.row_group(group).column(place)
+        path = column.path_in_schema
+        if path.partition(".")[0] not in columns:
+            continue
+        where = f"row group {group}, column {path}"
+        try:
+            pages = found[path] = read_pages(source, column, 0)
+        except InvalidInput as error:
+            raise InvalidInput(f"{where}: {error}") from error
+        said = pages.bytes, pages.stored_bytes, pages.values
+        written = column.total_uncompressed_size, column.total_compressed_size, column.num_values
+        if said != written:
+            raise InvalidInput(f"{where}: its page headers say {said} (bytes, bytes compressed, values), the footer says {written}")
+    return found
+
+
+def checked_batches(
+    source: BinaryIO | pa.NativeFile,
+    file: pq.ParquetFile,
+    batch_rows: int,
+    groups: Iterable[int],
+    columns: Sequence[str] | None = None,
+    *,
+    use_threads: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """Batches of a file of our own, each row group once its page headers are what the footer says. `columns` are paths; None: all.
+
+    Raises `ArrowInvalid` for other headers, as Parquet does for damage.
+    """
+    names = set(file.schema_arrow.names) if columns is None else {path.partition(".")[0] for path in columns}
+    for group in groups:
+        try:
+            check_pages(source, file.metadata, group, names)
+        except InvalidInput as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        wanted = None if columns is None else list(columns)
+        yield from file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=wanted, use_threads=use_threads)
 
 
 def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
@@ -105,7 +166,7 @@ def _add(pages: Pages, size: int, values: int, encoding: int) -> int:
     return values
 
 
-def _longest(source: BinaryIO, position: int, stored: int, size: int, values: int, compression: str) -> int:
+def _longest(source: BinaryIO | pa.NativeFile, position: int, stored: int, size: int, values: int, compression: str) -> int:
     """Bytes of the longest value of a dictionary page; of the whole page if nobody can tell."""
     if compression != "UNCOMPRESSED" and compression not in _CODECS:
         return size
@@ -136,7 +197,7 @@ def _number(header: object, field: int) -> int:
     return found if isinstance(found, int) and not isinstance(found, bool) else -1
 
 
-def _header_at(source: BinaryIO, position: int) -> tuple[Header, int]:
+def _header_at(source: BinaryIO | pa.NativeFile, position: int) -> tuple[Header, int]:
     """A page header and how many bytes it takes."""
     room = _HEADER_BYTES
     while True:

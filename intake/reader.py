@@ -8,19 +8,29 @@ part of a row group it could not read whole.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.errors import ArchiverError, Corrupted, Halt, NotFound, passing
+from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, NotFound, passing
 from archiver.objects.store import ObjectStore
 from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, LOG_INDEX_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
 from intake.layout import concat_batches
+from intake.parquet_pages import Pages, check_pages
 from intake.segments import FileRef, SegmentRef
 
 _MAGIC = b"PAR1"
+_PLAIN_PATHS = frozenset({"key", "value", "headers.list.element.value"})
+"""Columns that the writer never gives a dictionary."""
+_NAMES_PATH = "headers.list.element.key"
+_NAMES_BYTES = 64 * 2**20
+"""Header names of a row group that could take more than this are added up before they are put in their places."""
+_NAMES_BYTES_MAX = 2**30
+"""No file has more raw bytes: `intake.delay_max_bytes` ends there."""
 _FOOTER_GUESS_BYTES = 64 * 1024
 """Usually the whole footer: one request instead of two."""
 
@@ -59,7 +69,7 @@ class IntakeReader:
             metadata = _checked_footer(file, source)
             parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
             for row_group in wanted:
-                yield row_group, _row_group(file, parquet, row_group)
+                yield row_group, _row_group(file, source, parquet, row_group)
 
 
 def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
@@ -116,19 +126,44 @@ def _read_at(source: pa.NativeFile, start: int, end: int) -> bytes:
     return bytes(source.read(end - start))
 
 
-def _row_group(file: FileRef, parquet: pq.ParquetFile, row_group: int) -> pa.RecordBatch:
+def _row_group(file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, row_group: int) -> pa.RecordBatch:
     if row_group >= parquet.metadata.num_row_groups:
         raise _corrupted(file, f"it has {parquet.metadata.num_row_groups} row groups, the log has a segment in row group {row_group}")
     try:
+        pages = check_pages(source, parquet.metadata, row_group, READ_COLUMNS)
+        _check_values(source, parquet.metadata, row_group, pages)
         table = parquet.read_row_group(row_group, columns=list(READ_COLUMNS), use_threads=False)
         if table.num_rows != parquet.metadata.row_group(row_group).num_rows:
             raise _corrupted(file, f"row group {row_group} holds {table.num_rows} rows, its footer says otherwise")
         table = table.select(list(READ_COLUMNS)).cast(READ_SCHEMA)
         rows = concat_batches(table.to_batches())
         rows.validate(full=True)
+    except InvalidInput as error:
+        raise _corrupted(file, str(error)) from error
     except (OSError, pa.ArrowException, ValueError) as error:
         raise _unreadable(file, f"row group {row_group}: {error}", error) from error
     return rows
+
+
+def _check_values(source: pa.NativeFile, metadata: pq.FileMetaData, row_group: int, pages: Mapping[str, Pages]) -> None:
+    """Raise `InvalidInput` if a page of known size may stand for much more.
+
+    That is by a dictionary where the writer uses none, or by long header names.
+    """
+    for path in _PLAIN_PATHS & pages.keys():
+        if not pages[path].plain:
+            raise InvalidInput(f"row group {row_group}, column {path}: its values are encoded as they never are written")
+    names = pages.get(_NAMES_PATH)
+    if names is None or names.dictionary_bytes * names.indexed_values <= _NAMES_BYTES:
+        return
+    by_reference = pq.ParquetFile(source, metadata=metadata, read_dictionary=[_NAMES_PATH], pre_buffer=False)
+    column: Any = by_reference.read_row_group(row_group, columns=[_NAMES_PATH], use_threads=False).column("headers")
+    found = 0
+    for chunk in column.chunks:
+        name: Any = chunk.flatten().field("key")
+        found += pc.sum(pc.take(pc.binary_length(name.dictionary), name.indices)).as_py() or 0
+    if found > _NAMES_BYTES_MAX:
+        raise InvalidInput(f"row group {row_group}, column {_NAMES_PATH}: {found} bytes of header names, more than a file has")
 
 
 def _unreadable(file: FileRef, why: str, error: Exception) -> ArchiverError:

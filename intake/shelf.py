@@ -23,13 +23,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from google.protobuf.message import DecodeError
 
-from archiver.errors import ArchiverError, Corrupted, Halt, passing
+from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, passing
 from archiver.ids import TopicId, TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.proto import intake_state_pb2 as pb
 from intake.checkpoint import ShelfRef
 from intake.fold import IntakeFold
 from intake.format import footer_sha256
+from intake.parquet_pages import check_pages
 from intake.partition_state import Gap, merged
 from intake.segments import ACCEPT_MAX_US, BASE, END, LOG_INDEX, NONE, NUMBERS, RAW_BYTES, FileRef, Numbers, Segments
 
@@ -348,9 +349,11 @@ def _table(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int
     wanted = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)
     try:
         parquet = pq.ParquetFile(source, metadata=index.metadata, page_checksum_verification=True, pre_buffer=False)
+        for group in wanted:
+            check_pages(source, index.metadata, group, columns)
         table = parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
         table = table.slice(first - wanted.start * ROW_GROUP_ROWS, count) if count else table
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, InvalidInput) as error:
         raise _unreadable(shelf, str(error), error) from error
     if table.num_rows != count:
         raise damaged(shelf, f"{table.num_rows} rows where there should be {count}")

@@ -27,6 +27,7 @@ from archiver.stream.archives import FoundArchive, check_footer, list_archives
 from archiver.stream.seal import check_seal
 from archiver.wording import counted
 from intake.backlog import Backlog
+from intake.parquet_pages import checked_batches
 from intake.window import windows
 from reconcile.compare import comparable, compared, needed, reference_files
 from reconcile.coverage import Range, merge
@@ -37,6 +38,9 @@ from reconcile.views import FileView, RewrittenRows, RowFault, TableState, Topic
 FOOTERS_AT_A_TIME = 8
 SECOND_LOOKS_MAX = 20
 """So many files that came back short are read once more, to say why; of the others it is only said that they did."""
+
+_SECOND_LOOK_ROWS = 16_384
+"""Rows that are read at a time where only the reading counts."""
 
 
 @dataclass(slots=True)
@@ -280,7 +284,7 @@ class RowProof:
             return RowFault(partition, f"{work.key} went while it was read; audit again", unclear=True)
         try:
             with self._objects.open_input(work.key) as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
-                for _ in file.iter_batches():
+                for _ in checked_batches(source, file, _SECOND_LOOK_ROWS, range(file.num_row_groups)):
                     pass
         except (pa.ArrowException, OSError, ValueError, ArchiverError) as error:
             if isinstance(error, RetryLater | NotFound) or passing(error, work.key) is not None:

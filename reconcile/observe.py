@@ -34,6 +34,7 @@ from archiver.stream.archives import check_footer, find_archives
 from archiver.stream.seal import check_seal
 from intake.backlog import Backlog
 from intake.fold import TopicState
+from intake.parquet_pages import check_pages
 from reconcile.coverage import Range, merge, total
 from reconcile.manifests import DeleteFile, snapshot_files
 from reconcile.views import FileView, HiddenRows, Kind, PartitionView, Removal, TableState
@@ -206,6 +207,8 @@ class Observer:
                 gaps = _gaps(parquet.metadata)
                 if _proven(replace(file, gaps=gaps)):
                     return replace(file, gaps=gaps)
+                for group in range(parquet.num_row_groups if file.key is not None else 0):
+                    check_pages(source, parquet.metadata, group, {"kafka"})
                 return replace(file, gaps=gaps, rows=read_offsets(parquet, key), rows_in_file=parquet.metadata.num_rows)
         except RetryLater:
             raise

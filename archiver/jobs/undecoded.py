@@ -31,6 +31,7 @@ from archiver.settings import TopicSettings
 from archiver.stream.archives import find_archives
 from archiver.stream.seal import check_seal
 from intake.fold import TopicState
+from intake.parquet_pages import checked_batches
 
 Side = Literal["key", "value"]
 SIDES: tuple[Side, ...] = ("key", "value")
@@ -155,12 +156,12 @@ def undecoded_rows(objects: ObjectStore, file: DoubtedFile, *, payloads: bool = 
                 check_seal(source, file.key)
             source.seek(0)
             with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
-                yield from _rows(parquet, payloads=payloads)
+                yield from _rows(source, parquet, payloads=payloads, ours=file.archive is not None)
     except (NotFound, pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise passing(error, file.key) or Corrupted(f"{file.key} cannot be read ({error}); restore it") from error
 
 
-def _rows(parquet: pq.ParquetFile, *, payloads: bool) -> Iterator[UndecodedBatch]:
+def _rows(source: pa.NativeFile, parquet: pq.ParquetFile, *, payloads: bool, ours: bool) -> Iterator[UndecodedBatch]:
     schema = parquet.schema_arrow
     sides = [side for side in SIDES if side in schema.names and schema.field(side).type.get_field_index(ERR) >= 0]
     groups = _row_groups(parquet.metadata, [f"{side}.{ERR}" for side in sides])
@@ -168,7 +169,12 @@ def _rows(parquet: pq.ParquetFile, *, payloads: bool) -> Iterator[UndecodedBatch
         return
     wanted = ["kafka.partition", "kafka.offset", *(f"{side}.{ERR}" for side in sides)]
     wanted += [f"{side}.{RAW}" for side in sides] if payloads else []
-    for batch in parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted):
+    batches = (
+        checked_batches(source, parquet, BATCH_ROWS, groups, wanted)
+        if ours
+        else parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted)
+    )
+    for batch in batches:
         found: dict[Side, Any] = {side: pc.struct_field(batch.column(side), ERR) for side in sides}
         bad: Any = None
         for errors in found.values():

@@ -23,6 +23,9 @@ from archiver.objects.store import ObjectStore
 from archiver.stream.seal import check_seal
 
 FOOTER_VERSION = "1"
+_SHOWN_MAX = 200
+"""Characters of a footer's text in an error."""
+_SCHEMAS = 2**31
 _PREFIX = b"archiver."
 NOTHING_GIVEN_UP = GivenUp()
 
@@ -122,7 +125,9 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     if version is None:
         raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
     if version != FOOTER_VERSION:
-        raise Halt(f"{found.key} is an archive of version {version}; this version reads {FOOTER_VERSION}: use the version that wrote it")
+        raise Halt(
+            f"{found.key} is an archive of version {version[:_SHOWN_MAX]}; this version reads {FOOTER_VERSION}: use the version that wrote it"
+        )
     wanted = {
         "cluster_id": cluster_id,
         "topic_id": found.topic_id,
@@ -132,14 +137,17 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     }
     for name, text in wanted.items():
         if values.get(name) != text:
-            raise Corrupted(
-                f"{found.key}: its footer says {name} {values.get(name)!r}, its place says {text!r}; the object was moved or altered"
-            )
+            said = str(values.get(name))[:_SHOWN_MAX]
+            raise Corrupted(f"{found.key}: its footer says {name} {said!r}, its place says {text!r}; the object was moved or altered")
     try:
         gaps = tuple((int(low), int(high)) for low, high in json.loads(values["gaps"]))
-        return FoundFooter(gaps, int(values["schema"]), bytes.fromhex(values["records_digest"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise Corrupted(f"{found.key}: its footer lacks readable gaps, schema or digest ({error}); the object was altered") from error
+        schema, digest = int(values["schema"]), bytes.fromhex(values["records_digest"])
+        if not all(found.base <= low < high <= found.end for low, high in gaps) or not 0 <= schema < _SCHEMAS:
+            raise ValueError("numbers that are not the archive's")
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        why = str(error)[:_SHOWN_MAX]
+        raise Corrupted(f"{found.key}: its footer lacks readable gaps, schema or digest ({why}); the object was altered") from error
+    return FoundFooter(gaps, schema, digest)
 
 
 def _pairs(metadata: pq.FileMetaData) -> list[tuple[bytes, bytes]]:

@@ -29,6 +29,7 @@ from archiver.stream.records import STREAM_SCHEMA
 from archiver.stream.seal import check_seal
 from intake.digest import RecordsDigest
 from intake.format import UNKNOWN_BATCH
+from intake.parquet_pages import checked_batches
 from intake.reader import IntakeReader
 from intake.segments import SegmentRef
 
@@ -127,7 +128,7 @@ def _archive(source: pa.NativeFile, found: FoundArchive, cluster_id: str, layout
     check_seal(source, found.key)
     source.seek(0)
     with pq.ParquetFile(source, page_checksum_verification=True) as file:
-        yield _Archive(found, file, check_footer(found, file.metadata, cluster_id), layouts)
+        yield _Archive(found, source, file, check_footer(found, file.metadata, cluster_id), layouts)
 
 
 def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
@@ -145,8 +146,9 @@ def _opened(objects: ObjectStore, found: FoundArchive) -> pa.NativeFile:
 class _Archive:
     """An open archive whose footer is known to be whole."""
 
-    def __init__(self, found: FoundArchive, file: pq.ParquetFile, footer: FoundFooter, layouts: Layouts) -> None:
+    def __init__(self, found: FoundArchive, source: pa.NativeFile, file: pq.ParquetFile, footer: FoundFooter, layouts: Layouts) -> None:
         self._found = found
+        self._source = source
         self._file = file
         self._footer = footer
         layout = layouts(found.topic_id, footer.schema_version)
@@ -168,7 +170,7 @@ class _Archive:
         found = self._found
         chain = _Chain(found.key, start, stop, self._footer.gaps)
         groups = _row_groups(self._file.metadata, start, stop)
-        for batch in self._file.iter_batches(batch_size=max(1, min(batch_rows, stop - start)), row_groups=groups):
+        for batch in checked_batches(self._source, self._file, max(1, min(batch_rows, stop - start)), groups):
             kept = chain.take(batch, _offsets(found, batch))
             records = archive_records(found.key, self._codec, kept)
             if digest is not None:

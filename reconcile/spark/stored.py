@@ -19,6 +19,7 @@ from archiver.objects.spelling import key_of, local_path
 from archiver.objects.store import ObjectStore
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
+from intake.parquet_pages import checked_batches
 from reconcile.rows import FileRows, RowFile
 from reconcile.spark.summary import ArchiveRows, Batches, packed, unhidden, unpacked
 
@@ -89,7 +90,7 @@ def archive_rows(objects: ObjectStore, file: RowFile, codec: RecordCodec, batch_
     """What the rows of one archive of ours are, as far as it can be read; `codec` is of its schema version."""
     found = ArchiveRows(file, codec)
     try:
-        for rows in _rows(objects, file, None, batch_rows):
+        for rows in _rows(objects, file, None, batch_rows, ours=True):
             found.add(rows)
     except (ArchiverError, pa.ArrowException, OSError, ValueError, KeyError):
         pass  # it comes back short, which the audit looks at
@@ -113,9 +114,15 @@ def batch_rows(metadata: pq.FileMetaData) -> int:
     return max(_BATCH_ROWS_MIN, min(BATCH_ROWS, _BATCH_BYTES // max(1, memory // max(1, metadata.num_rows))))
 
 
-def _rows(objects: ObjectStore, file: RowFile, columns: Sequence[str] | None, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+def _rows(
+    objects: ObjectStore, file: RowFile, columns: Sequence[str] | None, batch_rows: int = BATCH_ROWS, *, ours: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """`ours`: the file's page headers have to be what its footer says."""
     at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        if ours:
+            yield from checked_batches(source, parquet, at_a_time, range(parquet.num_row_groups), columns, use_threads=False)
+            return
         yield from parquet.iter_batches(batch_size=at_a_time, columns=None if columns is None else list(columns), use_threads=False)
 
 

@@ -1,4 +1,4 @@
-"""Nesting is counted as the libraries count it: what is let through can be written and read, and what cannot is refused at set-up by name."""
+"""Nesting is counted as the libraries count it: what is let through can be written and read, the rest is refused at set-up by name."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_times_and_wrappers_are_a_level_more() -> None:
     for module, name in ((timestamp_pb2, "Timestamp"), (wrappers_pb2, "Int64Value")):
         own = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
         for links, good in ((("list",) * 30, True), (("list",) * 31, False)):
-            files = descriptor_pb2.FileDescriptorSet.FromString(chain(*links))  # type: ignore[arg-type]
+            files = descriptor_pb2.FileDescriptorSet.FromString(chain(*links))
             files.file[0].dependency.append(own.name)
             last = files.file[0].message_type[-1]
             last.field.add(name="t", number=3, type=F.TYPE_MESSAGE, type_name=f".google.protobuf.{name}", label=F.LABEL_OPTIONAL)

@@ -1,0 +1,20 @@
+"""A page of a few kilobytes that says it is hundreds of megabytes: refused from its header, before anything is decompressed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from tests.support.deployment import ROOT
+
+
+def test_an_altered_page_of_an_intake_file_takes_no_memory() -> None:
+    """72 KB took 2.1 GB; this one took its 120 MiB."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.page_bomb"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert "column value: its page headers say" in told["error"]
+    assert told["mib"] < 60
