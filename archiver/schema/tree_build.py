@@ -115,8 +115,8 @@ class _Builder:
         if self._levels_max is not None and deepest > self._levels_max:
             raise self._refused(
                 path,
-                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), at most {self._levels_max} work; choose "
-                "a flatter message, or a smaller recursion_depth if it holds itself",
+                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), at most {self._levels_max} work; "
+                "choose a flatter message, or a smaller recursion_depth if it holds itself",
             )
         self._level -= levels
         return found

@@ -125,9 +125,8 @@ def check_footer(found: FoundArchive, metadata: pq.FileMetaData, cluster_id: str
     if version is None:
         raise Corrupted(f"{found.key} has no archiver footer: it is not an archive; move it away")
     if version != FOOTER_VERSION:
-        raise Halt(
-            f"{found.key} is an archive of version {version[:_SHOWN_MAX]}; this version reads {FOOTER_VERSION}: use the version that wrote it"
-        )
+        said = version[:_SHOWN_MAX]
+        raise Halt(f"{found.key} is an archive of version {said}; this version reads {FOOTER_VERSION}: use the version that wrote it")
     wanted = {
         "cluster_id": cluster_id,
         "topic_id": found.topic_id,
