@@ -134,6 +134,7 @@ class Looker:
         self, state: TopicState, known: LedgerFold, before: Backlog, intake: Callable[[], Backlog], stored: Sequence[ObjectInfo]
     ) -> TopicSight:
         parts, settings, ledger = self._parts, self._settings.get(state.name), known.topic(state.topic_id)
+        mark = ledger_mark(ledger)  # before anything else is read: the fold may be one that goes on
         gaps = gaps_of(before, state.topic_id)
         seen = self._observer.table(state, settings, ledger, gaps)
         kind = "none" if settings is None else settings.archive.kind
@@ -168,7 +169,7 @@ class Looker:
             busy=holder is not None and idle_s < parts.commit_s,
             idle_s=idle_s if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s else None,
             holder=holder,
-            ledger_mark=ledger_mark(ledger),
+            ledger_mark=mark,
         )
 
     def _table(

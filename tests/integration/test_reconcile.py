@@ -140,6 +140,29 @@ def test_a_ledger_that_moves_on_is_looked_at_again(deployment: Deployment, monke
         assert 2 <= len(asked) <= LOOKS_MAX * 2
 
 
+def test_a_ledger_that_never_holds_still_raises_no_alarm(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time the ledger has been read an archiver commits, so the table is ahead of every view of the ledger."""
+    with Driver(deployment) as worker, Driver(deployment) as driver:
+        monkeypatch.setattr(SystemClock, "sleep", lambda _, seconds: None)
+        run = driver.application.reconciling(driver.told.append, dry_run=True)
+        ledger, asked = run._parts.ledger, list[int]()
+
+        def overtaken() -> object:
+            fold = ledger()
+            asked.append(fold.next_index)
+            if len(asked) % 2:  # once in each attempt, behind its first reading
+                worker.send("clicks", [b"d"], 0)
+                worker.archive()
+            return fold
+
+        object.__setattr__(run._parts, "ledger", overtaken)
+        report = run.run()
+        assert report.findings == []
+        assert set(report.unread) == {"clicks"}
+        assert (report.exit_code, len(asked)) == (2, 2 * LOOKS_MAX), "it is not known, and nothing is wrong"
+    assert reconciled(deployment).findings == []
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_repairs_come_to_a_fixed_point(seed: int, tmp_path: Path) -> None:
     """Whatever crashes and rollbacks left: repaired twice is repaired once, and then nothing is missing or doubled."""

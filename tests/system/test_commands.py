@@ -33,7 +33,7 @@ AUDIT_PARTITION = [
     "doubled",
     "removed",
 ]
-AUDIT_PARTITION += ["pending", "proof", "verdict", "why"]
+AUDIT_PARTITION += ["altered", "pending", "proof", "verdict", "why"]
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -120,7 +120,7 @@ def test_audit_document(archived: Deployment) -> None:  # noqa: F811
         assert list(item) == AUDIT_PARTITION
         assert item["verdict"] == "valid"
         assert item["rows"] == item["watermark"] - item["start"] <= item["next"]
-        assert [item[name] for name in ("gaps", "missing", "doubled", "removed", "pending")] == [[]] * 5
+        assert [item[name] for name in ("gaps", "missing", "doubled", "removed", "altered", "pending")] == [[]] * 6
     scoped = archived.cli("audit", "--topic", "orders:1-2", "--output", "json").json()
     assert [(item["topic"], item["partition"]) for item in scoped["partitions"]] == [("orders", 1), ("orders", 2)]
     done = archived.cli("audit")
