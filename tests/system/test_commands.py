@@ -75,6 +75,7 @@ def test_archive_report(deployment: Deployment, spark_session: SparkSession) -> 
             "decode_errors",
             "commit_attempts",
             "commit_seconds",
+            "schema_change",
             "held",
         ]
         assert (item["state"], item["why"]) == ("archived", None)
