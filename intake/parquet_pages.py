@@ -148,8 +148,8 @@ def checked_batches(
             check_pages(source, file.metadata, group, names)
         except InvalidInput as error:
             raise pa.ArrowInvalid(str(error)) from error
-        wanted = None if columns is None else list(columns)
-        yield from file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=wanted, use_threads=use_threads)
+        chosen = None if columns is None else list(columns)
+        yield from file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=chosen, use_threads=use_threads)
 
 
 def _add(pages: Pages, size: int, values: int, encoding: int) -> int:

@@ -47,7 +47,7 @@ class _Entry:
     """What one occurrence of a field adds."""
 
     weight: int
-    """Values besides the one that every field on the wire counts."""
+    """Values in addition to the one that every field on the wire counts."""
     node: _Node | None = None
     """The message inside."""
     packed: int = 0

@@ -24,14 +24,14 @@ def program(folder: Path, job: str, kind: str) -> Any:
 @pytest.mark.parametrize("job", ["refine", "consume"])
 def test_one_record_beyond_the_bound_is_not_decoded(job: str, tmp_path: Path) -> None:
     """It took 180 MiB of a task and 200 MiB of `consume` for each megabyte."""
-    told = program(tmp_path, job, "one")
-    assert [str(why).endswith("more than 4194304 values in one record are not decoded") for why in told["errors"]] == [True]
-    assert told["mib"] < 80
+    found = program(tmp_path, job, "one")
+    assert [str(why).endswith("more than 4194304 values in one record are not decoded") for why in found["errors"]] == [True]
+    assert found["mib"] < 80
 
 
 @pytest.mark.slow
 def test_many_records_together_are_decoded_in_parts(tmp_path: Path) -> None:
     """They took 800 MiB in one part."""
-    told = program(tmp_path, "refine", "many")
-    assert set(told["errors"]) == {None}
-    assert told["mib"] < 480
+    found = program(tmp_path, "refine", "many")
+    assert set(found["errors"]) == {None}
+    assert found["mib"] < 480

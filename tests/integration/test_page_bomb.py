@@ -15,6 +15,6 @@ def test_an_altered_page_of_an_intake_file_takes_no_memory() -> None:
         [sys.executable, "-m", "tests.support.page_bomb"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert "column value: its page headers say" in told["error"]
-    assert told["mib"] < 60
+    found = json.loads(done.stdout)
+    assert "column value: its page headers say" in found["error"]
+    assert found["mib"] < 60
