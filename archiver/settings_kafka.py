@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, model_validator
 
+from archiver.rfc3339 import parse_time
 from archiver.settings_types import SECRET_SCHEMA, Duration, Group, Located, Size, host_of, is_loopback, is_reference, reveal
 
 OWNED = frozenset(
@@ -33,7 +34,6 @@ OWNED = frozenset(
 )
 """Properties of the client that decide about exactness or bounds: they are the source's, and nobody else sets them."""
 _SECRET = re.compile(r"password|passphrase|secret|token(?!\.endpoint\.)|\.pem$|sasl\.oauthbearer\.config", re.IGNORECASE)
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)")
 _LOST = re.compile(r"[A-Za-z0-9._-]{1,249}:\d{1,6}", re.ASCII)
 _OFFSET_MAX = 2**62
 _VERIFIED = {"enable.ssl.certificate.verification": "true", "ssl.endpoint.identification.algorithm": "https"}
@@ -65,9 +65,17 @@ def _check_pattern(value: object) -> object:
 def _check_beginning(value: object) -> object:
     if isinstance(value, datetime):  # YAML makes one of a time that is not in quotes
         value = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
-    if value in ("earliest", "latest") or (isinstance(value, str) and _TIME.fullmatch(value)):
+    if value in ("earliest", "latest") or (isinstance(value, str) and _is_time(value)):
         return value
     raise ValueError(f"{str(value)[:80]!r} is neither earliest nor latest nor a time such as 2026-01-02T03:04:05Z")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_lost(value: object) -> object:
@@ -203,7 +211,7 @@ class KafkaSourceSettings(Group):
         """The time in `from`, in milliseconds since 1970; None if it is none."""
         if self.beginning in ("earliest", "latest"):
             return None
-        return int(datetime.fromisoformat(self.beginning).timestamp() * 1000)
+        return parse_time(self.beginning) // 1000
 
     def client(self) -> dict[str, str]:
         """The properties, secrets revealed: never print it."""

@@ -235,7 +235,11 @@ def _fenced(producer_id: int, epoch: int) -> str:
 def _check_transactional_id(found: object) -> None:
     if not isinstance(found, str):
         raise InvalidInput(f"a transactional id is text; {found!r:.60} is of type {type(found).__name__}")
-    if not 0 < (count := len(found.encode("utf-8", "surrogatepass"))) <= TRANSACTIONAL_ID_BYTES_MAX:
+    try:
+        count = len(found.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"the transactional id {excerpt(found, ID_SHOWN_MAX)!r} cannot be written as UTF-8: {error.reason}") from error
+    if not 0 < count <= TRANSACTIONAL_ID_BYTES_MAX:
         raise InvalidInput(
             f"a transactional id has 1 to {TRANSACTIONAL_ID_BYTES_MAX} bytes of UTF-8; {excerpt(found, ID_SHOWN_MAX)!r} has {count}"
         )

@@ -3,7 +3,7 @@
 Owns the exact form: `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`, to which `consume` adds
 `ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null is null. Times are RFC 3339 in UTC with six
 decimals. Choices of this version: on the way in `topic` and `value` must be there (null is a tombstone), a missing `key` or `timestamp` is
-null, missing headers are none; a time may have any offset from UTC and up to six decimals.
+null, missing headers are none; a partition may be written as 3.0; a time is any of RFC 3339 (`archiver.rfc3339`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from archiver.errors import InvalidInput
 from archiver.redaction import excerpt
+from archiver.rfc3339 import format_time, parse_time
 from intake.records import Record
 
 INPUT_FIELDS = ("topic", "partition", "timestamp", "key", "value", "headers")
@@ -26,9 +25,6 @@ SEQUENCE_ADVICE = (
     "is given by the producer of the run (--idempotent); leave it out. What an earlier process sent is sent again, with its numbers, by a "
     "program: Writer.resume_producer"
 )
-
-_START = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +121,6 @@ def record_json(
     return json.dumps(document, ensure_ascii=False)
 
 
-def format_time(time_us: int) -> str:
-    """`2026-01-02T03:04:05.678901Z`."""
-    time = _START + timedelta(microseconds=time_us)
-    return f"{time.year:04}-{time:%m-%dT%H:%M:%S}.{time.microsecond:06}Z"
-
-
-def parse_time(text: str) -> int:
-    """The inverse of `format_time`, for any offset from UTC; raises `ValueError`."""
-    if not _TIME.fullmatch(text):
-        raise ValueError(f"{excerpt(text)!r} is no time like 2026-01-02T03:04:05.678901Z")
-    return (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
-
-
 def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields: dict[str, object] = {}
     for name, value in pairs:
@@ -145,6 +128,13 @@ def _fields_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
             raise ValueError(f"the field {excerpt(name)!r} is there twice")
         fields[name] = value
     return fields
+
+
+def whole_number(found: object) -> int | None:
+    """A whole number as JSON can write it, also with a fraction of zero (3.0) or an exponent; None for anything else."""
+    if isinstance(found, float) and found.is_integer():  # neither an infinity nor NaN
+        return int(found)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _json_type(found: object) -> str:
@@ -155,9 +145,10 @@ def _json_type(found: object) -> str:
 def _partition(found: object, where: str) -> int | None:
     if found is None:
         return None
-    if not isinstance(found, int) or isinstance(found, bool):
+    number = whole_number(found)
+    if number is None:
         raise InvalidInput(f"{where}: 'partition' is {_json_type(found)}; it must be a whole number or left out")
-    return found
+    return number
 
 
 def _bytes(found: object, what: str, where: str, text: bool) -> bytes | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from archiver.errors import Halt, InvalidInput
 from archiver.ids import TopicPartition
 from archiver.objects.paths import parse_intake_key
+from archiver.rfc3339 import format_time, parse_time
 from archiver.wording import moment
 from intake.backlog import Backlog
-from intake.record_json import format_time, parse_time
 from intake.segments import SegmentRef
 from reconcile.lines import Lines, TopicLine
 

@@ -21,8 +21,8 @@ from archiver.clock import Clock
 from archiver.errors import ArchiverError, Deposed, InvalidInput, LeaseHeld
 from archiver.exits import FINE, UNTOLD, WRONG
 from archiver.ledger.fold import LedgerFold
+from archiver.rfc3339 import format_time
 from intake.backlog import Backlog
-from intake.record_json import format_time
 from reconcile.diff import differences
 from reconcile.findings import Finding
 from reconcile.look import Looker, Seen, ledger_mark

@@ -12,11 +12,11 @@ from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table
 from archiver.clock import SystemClock
 from archiver.redaction import redacted_document
+from archiver.rfc3339 import parse_time
 from archiver.status.ages import age, count
 from archiver.status.document import ENDS, status_document
 from archiver.status.standing import STAGES
 from archiver.wording import counted, moment
-from intake.record_json import parse_time
 
 PARTITIONS_SHOWN = 50
 """Partitions that the text shows, those that are behind; the JSON document has all of them."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from archiver.errors import Halt, InvalidInput
 from archiver.ids import TopicId, TopicPartition
 from archiver.ledger.fold import LedgerFold
+from archiver.rfc3339 import format_time
 from intake.backlog import Backlog, BacklogSummary
-from intake.record_json import format_time
 
 
 @dataclass(frozen=True, slots=True)

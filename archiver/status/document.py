@@ -16,6 +16,7 @@ from archiver.log.lease import Lease
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.store import ObjectStore
+from archiver.rfc3339 import format_time
 from archiver.settings import Settings
 from archiver.status.advice import beside_topics
 from archiver.status.ages import numbers
@@ -24,7 +25,6 @@ from archiver.status.standing import STAGES, PartitionStanding, TopicStanding, s
 from archiver.wording import counted, moment
 from intake.backlog import Backlog
 from intake.clock_check import log_ahead_text
-from intake.record_json import format_time
 from intake.sequencer import Sequencer
 from intake.sources.files import FilesState
 from intake.sources.mirror_state import MirrorState

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from archiver.rfc3339 import format_time
 from archiver.status.explain import ArchiveSight, Explanation, Facts, IntakeSight, SnapshotSight, TableSight
 from archiver.wording import counted, moment
-from intake.record_json import format_time
 
 
 def document_of(found: Explanation) -> dict[str, object]:

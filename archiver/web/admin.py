@@ -26,8 +26,9 @@ from archiver.redaction import MESSAGE_MAX, excerpt, redacted_document
 from archiver.web.answers import refusal
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
+from archiver.web.body_fields import parse_body
 from archiver.web.face import Face, Progress
-from archiver.web.openapi import JSON, NDJSON
+from archiver.web.openapi import ADMIN_FIELDS, JSON, NDJSON
 
 _log = logging.getLogger(__name__)
 
@@ -61,34 +62,34 @@ class Administration:
 
     async def archive(self, request: Request) -> Response:
         """A round now."""
-        asked = await self._asked(request, "archive", {"topic": str, "all": bool})
+        asked = await self._asked(request, "archive", "archive")
         return _Lines(self._begin("archive", lambda tell: self._face.operations.archive(asked.get("topic"), bool(asked.get("all")), tell)))
 
     async def clean(self, request: Request) -> Response:
         """The vacuum now."""
-        asked = await self._asked(request, "reconcile", {"dry_run": bool})
+        asked = await self._asked(request, "clean", "reconcile")
         return _Lines(self._begin("clean", lambda tell: self._face.operations.clean(bool(asked.get("dry_run")), tell)))
 
     async def reconcile(self, request: Request) -> Response:
         """A comparison of all views, and repairs, now."""
-        asked = await self._asked(request, "reconcile", {"fix": bool, "topic": str})
+        asked = await self._asked(request, "reconcile", "reconcile")
         operations = self._face.operations
         return _Lines(self._begin("reconcile", lambda tell: operations.reconcile(bool(asked.get("fix")), asked.get("topic"), tell)))
 
     async def replay(self, request: Request) -> Response:
         """Decoding again now."""
-        asked = await self._asked(request, "archive", {"topic": str, "max_files": int})
+        asked = await self._asked(request, "replay", "archive")
         return _Lines(self._begin("replay", lambda tell: self._face.operations.replay(asked.get("topic"), asked.get("max_files"), tell)))
 
     async def audit(self, request: Request) -> Response:
         """A comparison now."""
-        asked = await self._asked(request, None, {"topic": str, "deep": bool})
+        asked = await self._asked(request, "audit", None)
         deep = bool(asked.get("deep"))
         return _Lines(self._begin("audit", lambda tell: self._face.operations.audit(asked.get("topic"), tell, deep=deep)))
 
     async def reload(self, request: Request) -> Response:
         """The configuration again."""
-        await self._asked(request, None, {})
+        await self._asked(request, "reload", None)
         return _Lines(self._begin("reload", lambda _: self._face.operations.reload()))
 
     def _let_in(self, request: Request) -> None:
@@ -97,8 +98,8 @@ class Administration:
             raise refusal(503, "the daemon does not know its token yet; try again", retry_after_s=self._face.http.retry_after)
         require_bearer(request, token, "administration asks for the token", "the token is not this daemon's")
 
-    async def _asked(self, request: Request, role: str | None, fields: dict[str, type]) -> dict[str, Any]:
-        """The body as a document with these fields, all of them optional; refuses strangers and daemons without the role."""
+    async def _asked(self, request: Request, name: str, role: str | None) -> dict[str, Any]:
+        """The values of the body's fields, all of them optional; refuses strangers and daemons without the role."""
         self._let_in(request)
         if role is not None and role not in self._face.roles:
             raise refusal(409, f"this daemon has not the role {role}")
@@ -109,7 +110,7 @@ class Administration:
             return {}
         if (kind := media_type(request)) != JSON:
             raise refusal(415, f"the content type {excerpt(kind)!r} is not taken; nothing was done, send {JSON}")
-        return _document(body, fields)
+        return parse_body(body, ADMIN_FIELDS[name])
 
     def _begin(self, name: str, work: Callable[[Progress], Done]) -> _Told:
         kind = _kind(name)
@@ -224,27 +225,3 @@ def _line(document: dict[str, Any]) -> bytes:
 def _error_line(error: ArchiverError) -> dict[str, Any]:
     told: dict[str, Any] = {"type": type(error).__name__, "message": excerpt(str(error), MESSAGE_MAX), "exit_code": exit_code(error)}
     return {"error": {**told, "holder": error.holder} if isinstance(error, LeaseHeld) else told}
-
-
-_KINDS = {str: "text", bool: "truth value", int: "whole number"}
-
-
-def _document(body: bytes, fields: dict[str, type]) -> dict[str, Any]:
-    try:
-        found = json.loads(body, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise refusal(400, f"the body is no JSON: {error}; nothing was done") from error
-    if not isinstance(found, dict):
-        raise refusal(400, "the body is not a JSON object; nothing was done")
-    for name, value in found.items():
-        if name not in fields:
-            raise refusal(400, f"unknown field {excerpt(name)!r}; the fields are {', '.join(fields) or 'none'}")
-        if value is not None and type(value) is not fields[name]:
-            raise refusal(400, f"{name!r} is no {_KINDS[fields[name]]}; nothing was done")
-    return found
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a field is there twice")
-    return dict(pairs)

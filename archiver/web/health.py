@@ -5,17 +5,14 @@ Alive never depends on anything outside of the process, so that nobody kills a d
 
 from __future__ import annotations
 
-import re
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from archiver.daemon_proof import PROOF_HEADER, proof
+from archiver.rfc3339 import format_time
 from archiver.web.answers import refusal
 from archiver.web.face import Face
-from intake.record_json import format_time
-
-_CHALLENGE = re.compile(r"[0-9a-f]{32,64}")
+from archiver.web.openapi import CHALLENGE
 
 
 class Health:
@@ -27,7 +24,7 @@ class Health:
     async def alive(self, request: Request) -> Response:
         """200 while the daemon's own threads run; with a `challenge`, the proof that the daemon knows the token."""
         challenge, token = request.query_params.get("challenge"), self._face.token()
-        if challenge is not None and not _CHALLENGE.fullmatch(challenge):
+        if challenge is not None and not CHALLENGE.fullmatch(challenge):
             raise refusal(400, "a challenge is 32 to 64 hex digits, in lower case")
         here = request.scope.get("server")
         headers = {} if challenge is None or token is None or here is None else {PROOF_HEADER: proof(token, challenge, here[0], here[1])}

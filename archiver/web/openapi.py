@@ -6,12 +6,18 @@ document. Must never list what is not there.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from archiver.web.body_fields import BodyField, body_schema
 
 API_VERSION = "1.0"
 JSON, NDJSON, TEXT, HTML = "application/json", "application/x-ndjson", "text/plain", "text/html"
 PROTOBUF = ("application/x-protobuf", "application/vnd.archiver.records+protobuf")
+
+CHALLENGE = re.compile("^[0-9a-f]{32,64}$")
+"""The request is checked by `fullmatch`; the schema has the same text."""
 
 Schema = dict[str, Any]
 
@@ -68,18 +74,27 @@ _STREAM = Answer(
     NDJSON,
     "AdminLine",
 )
-_SCOPE: Schema = {"type": ["string", "null"], "description": "Only this topic, or some of its partitions: orders, orders:3, orders:0-3."}
+_SCOPE = BodyField("text", "Only this topic, or some of its partitions: orders, orders:3, orders:0-3.")
+ADMIN_FIELDS: dict[str, dict[str, BodyField]] = {
+    "archive": {"topic": _SCOPE, "all": BodyField("truth value", "All stable records, ignoring the triggers.", default=False)},
+    "reconcile": {
+        "fix": BodyField("truth value", "Carry out the repairs, that of a rollback among them.", default=False),
+        "topic": BodyField("text", "Only this topic."),
+    },
+    "clean": {"dry_run": BodyField("truth value", "Only say what would be done.", default=False)},
+    "replay": {"topic": _SCOPE, "max_files": BodyField("whole number", "The most archives that are written again.", minimum=1)},
+    "audit": {"topic": _SCOPE, "deep": BodyField("truth value", "Read every row, on Spark.", default=False)},
+    "reload": {},
+}
+"""The fields of each request of administration; the checks of requests are made from them too."""
 
 
-def _body(properties: dict[str, Schema]) -> dict[str, Schema]:
-    return {JSON: {"type": "object", "properties": properties, "additionalProperties": False}}
-
-
-def _admin(name: str, summary: str, text: str, properties: dict[str, Schema], role: str | None = None) -> Endpoint:
+def _admin(name: str, summary: str, text: str, role: str | None = None) -> Endpoint:
+    body = {JSON: body_schema(ADMIN_FIELDS[name])}
     answers = {200: _STREAM, **_BODY_ANSWERS, **_ADMIN_ANSWERS}
     if role is not None:
         answers[409] = Answer(f"this daemon has not the role {role}; nothing was done, another process may do it")
-    return Endpoint(f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), _body(properties), False, True)
+    return Endpoint(f"admin_{name}", "POST", f"/v1/admin/{name}", summary, text, answers, (), body, False, True)
 
 
 _RECORDS = Endpoint(
@@ -153,8 +168,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "has the token can tell that the daemon at that address has it, before sending it.",
              {200: Answer("it lives", JSON, "Health"), 400: Answer("the challenge is not 32 to 64 hex digits"), 403: _NOT_OURS,
               503: Answer("a thread of the daemon has died", JSON, "Health")},
-             ({"name": "challenge", "in": "query", "description": "32 to 64 hex digits, drawn at random for this one request.",
-               "schema": {"type": "string"}},)),
+             ({"name": "challenge", "in": "query", "description": "Drawn at random for this one request.",
+               "schema": {"type": "string", "pattern": CHALLENGE.pattern}},)),
     Endpoint("readyz", "GET", "/readyz", "Whether it serves and its dependencies answer", "As of the last look (daemon.watch_interval).",
              {200: Answer("ready", JSON, "Readiness"), 403: _NOT_OURS, 503: Answer("not ready, and why", JSON, "Readiness")}),
     Endpoint("metrics", "GET", "/metrics", "Every number, for Prometheus", "docs/metrics.md lists them.",
@@ -165,23 +180,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _RECORDS,
     Endpoint("admin_status", "GET", "/v1/admin/status", "Where everything stands", "As `archiver status --output json`.",
              {200: Answer("the document", JSON, "Document"), **_ADMIN_ANSWERS}, admin=True),
-    _admin("archive", "Archive now", "As `archiver archive`.",
-           {"topic": _SCOPE, "all": {"type": "boolean", "default": False, "description": "Whatever is stable, ignoring the triggers."}},
-           "archive"),
-    _admin("reconcile", "Compare all views, and repair", "As `archiver reconcile`: without `fix` nothing is changed.",
-           {"fix": {"type": "boolean", "default": False, "description": "Carry out the repairs, that of a rollback among them."},
-            "topic": {"type": ["string", "null"], "description": "Only this topic."}}, "reconcile"),
-    _admin("clean", "Delete intake that nobody needs", "As `archiver clean`.",
-           {"dry_run": {"type": "boolean", "default": False, "description": "Only say what would be done."}}, "reconcile"),
-    _admin("replay", "Decode again what could not be decoded", "As `archiver dlq replay`.",
-           {"topic": _SCOPE, "max_files": {"type": "integer", "minimum": 1, "description": "Archives that are made anew at most."}},
-           "archive"),
-    _admin("audit", "Compare logs, archives and tables", "As `archiver audit`; changes nothing.",
-           {"topic": _SCOPE, "deep": {"type": "boolean", "default": False, "description": "Look at every row, on Spark."}}),
-    _admin("reload", "Read the configuration again", "As SIGHUP: settings of archiving and of topics.", {}),
+    _admin("archive", "Archive now", "As `archiver archive`.", "archive"),
+    _admin("reconcile", "Compare all views, and repair", "As `archiver reconcile`: without `fix` nothing is changed.", "reconcile"),
+    _admin("clean", "Delete intake that is no longer needed", "As `archiver clean`.", "reconcile"),
+    _admin("replay", "Decode again what could not be decoded", "As `archiver dlq replay`.", "archive"),
+    _admin("audit", "Compare logs, archives and tables", "As `archiver audit`; changes nothing."),
+    _admin("reload", "Read the configuration again", "As SIGHUP: settings of archiving and of topics."),
 )  # fmt: skip
 
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
+_HEADER: Schema = {"type": "array", "prefixItems": [{"type": "string"}, _TEXT_OR_NULL], "items": False, "minItems": 2, "maxItems": 2}
 _OUTCOMES: Schema = {"enum": ["failed", "unknown"], "description": "failed: certainly not stored; unknown: it may be, look first."}
 _ERROR: Schema = {
     "type": "object",
@@ -229,12 +237,16 @@ COMPONENTS: dict[str, Schema] = {
     "Record": {
         "type": "object",
         "properties": {
-            "topic": {"type": "string", "description": "May be left out; another one than in the address is refused."},
+            "topic": {**_TEXT_OR_NULL, "description": "May be left out; another one than in the address is refused."},
             "partition": {"type": ["integer", "null"], "description": "Left out, the key decides."},
-            "timestamp": {"type": ["string", "null"], "format": "date-time", "description": "Left out, the time of acceptance."},
+            "timestamp": {
+                "type": ["string", "null"],
+                "format": "date-time",
+                "description": "RFC 3339, years 1 to 9999, cut to microseconds. Left out, the time of acceptance.",
+            },
             "key": {**_TEXT_OR_NULL, "description": "Base64, or text with ?text=true."},
             "value": {**_TEXT_OR_NULL, "description": "As key; null is a tombstone."},
-            "headers": {"type": ["array", "null"], "items": {"type": "array", "items": _TEXT_OR_NULL, "minItems": 2, "maxItems": 2}},
+            "headers": {"type": ["array", "null"], "items": _HEADER},
         },
         "required": ["value"],
         "additionalProperties": False,

@@ -16,7 +16,7 @@ from archiver.catalog.layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
 from archiver.errors import Deposed, LeaseHeld, NotFound, RetryLater
 from archiver.jobs.refined import PlanResult, RefineJob
 from archiver.objects.paths import parse_archive_key
-from intake.record_json import parse_time
+from archiver.rfc3339 import parse_time
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver, append_nothing, catalog_table, properties_of, refine_here, spoiled
 from tests.support.orders import order

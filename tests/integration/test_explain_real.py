@@ -11,8 +11,8 @@ import pytest
 
 from archiver import failpoints
 from archiver.objects.paths import parse_shelf_key
+from archiver.rfc3339 import parse_time
 from archiver.wording import moment
-from intake.record_json import parse_time
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver, catalog_table
 from tests.support.foreign_rows import hide, rewrite

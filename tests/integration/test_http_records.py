@@ -51,7 +51,7 @@ def some_records(count: int, seed: int) -> list[tuple[Record, int | None]]:
 
 
 def as_json(record: Record, partition: int | None) -> dict[str, Any]:
-    from intake.record_json import format_time
+    from archiver.rfc3339 import format_time
 
     def shown(content: bytes | None) -> str | None:
         return None if content is None else base64.b64encode(content).decode()
@@ -136,7 +136,7 @@ GOOD = b'{"value": "YQ=="}\n'
         (b'{"value": NaN}', "line 2: 'value' is a number"),
         (b'{"value": null, "partition": NaN}', "line 2: 'partition' is a number"),
         (b'{"value": null, "partition": 1' + b"0" * 5000 + b"}", "line 2: this is no JSON"),
-        (b'{"value": null, "partition": 1e3}', "line 2: 'partition' is a number"),
+        (b'{"value": null, "partition": 1.5}', "line 2: 'partition' is a number"),
         (b'{"value": null, "value": null}', "line 2: this is no JSON: the field 'value' is there twice"),
         (b'{"value": "YQ==", "x": 1}', "line 2: unknown field 'x'"),
         (b'{"value": "not base64"}', "line 2: 'value' is no base64"),

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from archiver.rfc3339 import format_time
 from archiver.settings import load_settings
 from archiver.status.document import daemon_document, status_document
 from archiver.status.journal import Journal, Refusal
 from archiver.web.page import HEADERS, page
-from intake.record_json import format_time
 from intake.records import Record
 from intake.sources.files import FileProblem, FilesState
 from tests.support.deployment import Deployment

@@ -14,7 +14,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from archiver.clock import SystemClock
-from intake.record_json import parse_time
+from archiver.rfc3339 import parse_time
 from tests.support.control_topic import Seen, deduplicated, raw_stream, seen_in
 from tests.support.deployment import Deployment, jsonl, sample_records
 from tests.support.event_judge import CURRENT, judge

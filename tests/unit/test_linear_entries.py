@@ -23,9 +23,9 @@ from archiver.schema.names import column_names
 from archiver.schema.unknown import Extra, learned
 from archiver.status.journal import Cycle, Journal
 from archiver.telemetry import TEXT_MAX, TRACEBACK_MAX, JsonLines, PlainLines
-from archiver.web.admin import _document
 from archiver.web.answers import error_document
 from archiver.web.app import _host_of
+from archiver.web.body_fields import BodyField, parse_body
 from archiver.wording import in_sight
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import parse_record_json
@@ -123,7 +123,7 @@ ENTRIES: dict[str, tuple[Work, tuple[Callable[[int], str], ...]]] = {
     "delimited values": (refused(delimited), (repeated("\0"), repeated("\1a"))),
     "messages of records": (refused(messages), (repeated("\0"), repeated("\x02\x32\0"))),
     "the body of a request of administration": (
-        refused(lambda text: _document(text.encode(), {"topic": str})),
+        refused(lambda text: parse_body(text.encode(), {"topic": BodyField("text", "")})),
         (FIELDS, lambda length: FIELDS(length).replace("}", ',"k1000000":1}'), repeated("a", '{"topic":"', '"}'), repeated("[")),
     ),
     "a control event": (

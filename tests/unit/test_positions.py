@@ -10,9 +10,9 @@ from archiver.errors import Corrupted, RetryLater
 from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
+from archiver.rfc3339 import parse_time
 from intake.backlog import Backlog
 from intake.fold import IntakeFold
-from intake.record_json import parse_time
 from tests.support.intake_entries import Run, declared, named, topic_id_of
 from tests.support.transaction_entries import HOUR_US, TransactionEntries
 from tests.support.unread_shelves import UnreadShelves

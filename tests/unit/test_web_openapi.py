@@ -16,7 +16,7 @@ OPERATION = {"tags", "summary", "description", "operationId", "parameters", "req
 PARAMETER = {"name", "in", "description", "required", "deprecated", "schema", "style", "explode", "example", "examples", "content"}
 SCHEMA = {
     "$ref", "type", "properties", "required", "additionalProperties", "items", "minItems", "maxItems", "enum", "const", "oneOf", "format",
-    "description", "default", "minimum",
+    "description", "default", "minimum", "pattern", "prefixItems",
 }  # fmt: skip
 TYPES = {"null", "boolean", "object", "array", "number", "string", "integer"}
 
@@ -44,7 +44,9 @@ def check_schema(schema: Any, where: str) -> None:
     assert set(schema.get("required", [])) <= set(schema.get("properties", {})), where
     for number, inner in enumerate(schema.get("oneOf", [])):
         check_schema(inner, f"{where}[{number}]")
-    if "items" in schema:
+    for number, inner in enumerate(schema.get("prefixItems", [])):
+        check_schema(inner, f"{where}[{number}]")
+    if schema.get("items", False) is not False:
         check_schema(schema["items"], f"{where}[]")
     assert isinstance(schema.get("additionalProperties", False), bool), where
 
