@@ -22,6 +22,9 @@ _DECIMAL: tuple[Worst, ...] = (("decimal(", "1", ""), ("decimal(1,", " ", ""), (
 WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
+    "archiver.catalog.remote_properties._NAME": _NAME,
+    "archiver.catalog.remote_properties._PREFIX": (*_NAME, ("", "a/", ""), ("", "a/", "!"), ("", "/", ""), ("", "%2F", "")),
+    "archiver.catalog.remote_properties._VISIBLE": (*_NAME, ("", "\n", ""), ("", " ", "\n")),
     "archiver.catalog.rest_auth._TOKEN": _NAME,
     "archiver.catalog.tables._PART": _NAME,
     "archiver.control_topic.kafka_topic._STATE": (
