@@ -7,8 +7,10 @@ every problem is told at once, with line, key path and what to do, and that no v
 from __future__ import annotations
 
 import difflib
+import io
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,11 +18,22 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from archiver.errors import ConfigInvalid
+from archiver.redaction import excerpt
 from archiver.settings_types import Located, format_duration, format_size, parse_duration, parse_size
 
 KeyPath = tuple[str | int, ...]
 DEPTH_MAX = 32
 """Deeper nesting is refused; ours is five deep."""
+VALUES_MAX = 200_000
+"""Values that a file may have, each alias counted as what it stands for: few lines of aliases can stand for billions."""
+BYTES_MAX = 16 * 2**20
+"""Bytes that a file may have."""
+SHOWN_MAX = 500
+"""Characters of a value that a message repeats."""
+PROBLEMS_SHOWN = 200
+"""Problems that one message names."""
+_SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "int", "float", "str"))
+"""The tags of values that are not groups or lists."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -37,56 +50,104 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9
 
 def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The file's keys and values, and the line of each key path; raises `ConfigInvalid`."""
+    text = _text(path)
+    loader: _Loader | None = None
+    lines: dict[KeyPath, int] = {}
     try:
-        text = path.read_text(encoding="utf-8")
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        document = _value(_Reading(loader, path, lines), node, ()) if node is not None else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.reason}: character {error.character!r}") from error
+    except RecursionError as error:
+        line = 1 if loader is None else loader.line + 1
+        raise ConfigInvalid(f"{path}, line {line}: nested deeper than {DEPTH_MAX} levels") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(document, dict):
+        raise ConfigInvalid(f"{path}, line {lines[()]}: the file must consist of keys and values, not of {_kind(document)}")
+    return document, lines
+
+
+def _text(path: Path) -> str:
+    """The file's text; raises `ConfigInvalid`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise ConfigInvalid(f"{path} is larger than {BYTES_MAX:,} bytes; name the configuration file with -c FILE or ARCHIVER_CONFIG")
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError as error:
         raise ConfigInvalid(f"{path} does not exist; name the configuration file with -c FILE or ARCHIVER_CONFIG") from error
     except OSError as error:
         raise ConfigInvalid(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigInvalid(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
-    loader = _Loader(text)
-    lines: dict[KeyPath, int] = {}
-    try:
-        node = loader.get_single_node()
-        document = _value(loader, node, (), lines, path) if node is not None else {}
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise ConfigInvalid(f"{path}: not valid YAML: {error}") from error
-    except ValueError as error:
-        raise ConfigInvalid(f"{path}: a value cannot be read: {error}") from error
-    except RecursionError as error:
-        raise ConfigInvalid(f"{path}: nested deeper than {DEPTH_MAX} levels") from error
-    finally:
-        loader.dispose()
-    if not isinstance(document, dict):
-        raise ConfigInvalid(f"{path}: the file must consist of keys and values, not of {_kind(document)}")
-    return document, lines
 
 
-def _value(loader: _Loader, node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:
+@dataclass
+class _Reading:
+    """One reading of a document."""
+
+    loader: _Loader
+    path: Path
+    lines: dict[KeyPath, int]
+    values: int = 0
+    """Values so far; an alias is read again each time."""
+
+
+def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
     line = node.start_mark.line + 1
-    lines.setdefault(at, line)
+    where = f"{reading.path}, line {line}"
+    reading.lines.setdefault(at, line)
+    reading.values += 1
+    if reading.values > VALUES_MAX:
+        raise ConfigInvalid(f"{where}: the file has more than {VALUES_MAX:,} values, each alias counted as what it stands for")
     if len(at) > DEPTH_MAX:
-        raise ConfigInvalid(f"{path}, line {line}: nested deeper than {DEPTH_MAX} levels")
+        raise ConfigInvalid(f"{where}: nested deeper than {DEPTH_MAX} levels")
     if isinstance(node, yaml.SequenceNode):
-        return [_value(loader, item, (*at, position), lines, path) for position, item in enumerate(node.value)]
-    if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        return [_value(reading, item, (*at, position)) for position, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(reading, node, at)
+    if node.tag not in _SCALARS:
+        raise ConfigInvalid(f"{where}: the tag {node.tag[:80]!r} is not known here; write the value without it")
+    _check_text(node.value, where)
+    try:
+        return reading.loader.construct_object(node)
+    except (ValueError, KeyError, IndexError) as error:  # what the library raises for `!!bool x` and `!!int ''`
+        raise ConfigInvalid(
+            f"{where}: the value {excerpt(node.value, SHOWN_MAX)!r} cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _mapping(reading: _Reading, node: yaml.MappingNode, at: KeyPath) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = key_node.value
         key_line = key_node.start_mark.line + 1
-        where = f"{path}, line {key_line}"
+        where = f"{reading.path}, line {key_line}"
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigInvalid(f"{where}: a key must be a plain word")
+        _check_text(key, where)
         if key in mapping:
-            raise ConfigInvalid(f"{where}: the key {key_path((*at, key))} was given before, on line {lines[*at, key]}; remove one of them")
-        lines[*at, key] = key_line
-        mapping[key] = _value(loader, value_node, (*at, key), lines, path)
+            before = reading.lines[*at, key]
+            raise ConfigInvalid(f"{where}: the key {key_path((*at, key))} was given before, on line {before}; remove one of them")
+        reading.lines[*at, key] = key_line
+        mapping[key] = _value(reading, value_node, (*at, key))
     return mapping
+
+
+def _check_text(text: str, where: str) -> None:
+    """Refuse half of a surrogate pair, which only an escape can make: no file, no log and no server takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigInvalid(f"{where}: a text holds half of a surrogate pair; write the character itself") from error
 
 
 def key_path(at: KeyPath) -> str:
@@ -117,7 +178,9 @@ def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[
     texts = [text for _, text in sorted(told, key=lambda problem: problem[0])]
     if len(texts) == 1:
         return f"{path}, {texts[0]}"
-    indented = (text.replace("\n", "\n    ") for text in texts)  # a compiler's problem has several lines
+    rest = len(texts) - PROBLEMS_SHOWN
+    more = [f"and {rest} more"] if rest > 0 else []
+    indented = (text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more])  # a compiler's problem has several lines
     return f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in indented)
 
 
@@ -142,8 +205,12 @@ def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
         return str(item["ctx"]["error"])
     bound = _BOUNDS.get(kind)
     if bound is not None and (written := _as_written(item["ctx"][bound[0]], at, model)) is not None:
-        return f"{item['input']!r} does not fit: it must be {bound[1]} {written}"
-    return f"{item['input']!r} does not fit: {item['msg'][0].lower()}{item['msg'][1:]}"
+        return f"{_shown(item['input'])} does not fit: it must be {bound[1]} {written}"
+    return f"{_shown(item['input'])} does not fit: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _shown(value: object) -> str:
+    return excerpt(repr(value), SHOWN_MAX)
 
 
 _BOUNDS = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archiver.errors import TopicHalted
+from archiver.redaction import excerpt
 from archiver.schema.changes import Change, is_allowed
 from archiver.schema.state import Decision, TopicSchema
 from archiver.settings_topics import TopicSettings
@@ -90,4 +91,4 @@ def _named(change: Change) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+    return excerpt(text, _TEXT_MAX)
