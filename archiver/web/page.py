@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup, escape
 
+from archiver.redaction import excerpt
 from archiver.status.advice import RUNBOOK, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.history import LagHistory
@@ -154,8 +155,7 @@ def visible(value: object) -> object:
     """A text in which nothing is invisible or turns the reading direction, cut to `TEXT_MAX`; anything else as it is."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
-    cut = value if len(value) <= TEXT_MAX else f"{value[:TEXT_MAX]}… ({len(value) - TEXT_MAX:,} more characters)"
-    return in_sight(cut)
+    return in_sight(excerpt(value, TEXT_MAX))
 
 
 def coded(text: str) -> Markup:

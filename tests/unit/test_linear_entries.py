@@ -23,9 +23,11 @@ from archiver.schema.names import column_names
 from archiver.schema.unknown import Extra, learned
 from archiver.status.journal import Cycle, Journal
 from archiver.telemetry import TEXT_MAX, TRACEBACK_MAX, JsonLines, PlainLines
+from archiver.web import page
 from archiver.web.answers import error_document
 from archiver.web.app import _host_of
 from archiver.web.body_fields import BodyField, parse_body
+from archiver.web.page import visible
 from archiver.wording import in_sight
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import parse_record_json
@@ -203,6 +205,13 @@ def test_messages_of_the_port_are_bounded_and_can_be_written() -> None:
     message = document["error"]["message"]  # type: ignore[index]
     assert len(message) < MESSAGE_MAX + 100
     assert json.dumps(document, ensure_ascii=False).encode()
+
+
+def test_the_page_cuts_no_secret_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_process", Redactor([SECRET]))
+    shown = str(visible(" " * (page.TEXT_MAX - 10) + SECRET + " " * 1000))
+    assert SECRET[:5] not in shown
+    assert shown.endswith("more characters)")
 
 
 def test_a_journal_keeps_excerpts() -> None:
