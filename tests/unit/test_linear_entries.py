@@ -163,7 +163,7 @@ def test_an_entry_is_linear_on_its_worst_text(name: str) -> None:
 @pytest.mark.parametrize("work", [REDACTOR.redacted, lambda text: REDACTOR.excerpt(text, 10**9)])
 def test_a_long_header_is_redacted_without_delay(work: Work) -> None:
     # 120 KB of a Host header once held the interpreter for 31 s.
-    assert_linear(work, repeated("a", "", "://b:c@"))
+    assert_linear(work, repeated("a", "x:// "))
 
 
 def test_a_doubled_field_is_named() -> None:
