@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field, StrictBool, model_validator
 
 from archiver.settings_types import Duration, FilePath, Group, Listen, Located, Secret, host_of, is_loopback
+from archiver.wording import counted
 
 _MEMBERS_MAX = 16
 
@@ -84,7 +85,7 @@ class EtcdSettings(Group):
     def _consistent(self) -> Self:
         problems: list[tuple[tuple[str | int, ...], str]] = []
         if not 1 <= len(self.addresses) <= _MEMBERS_MAX:
-            problems.append((("addresses",), f"names {len(self.addresses)} members; 1 to {_MEMBERS_MAX} are possible"))
+            problems.append((("addresses",), f"names {counted(len(self.addresses), 'member')}; 1 to {_MEMBERS_MAX} are possible"))
         for place, address in enumerate(self.addresses):
             if address in self.addresses[:place]:
                 problems.append((("addresses", place), f"{address} stands there twice"))

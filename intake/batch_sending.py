@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from archiver.errors import InvalidInput
 from archiver.ids import TopicId, TopicPartition
+from archiver.wording import counted
 from intake.acknowledgements import PendingBatch
 from intake.batcher import BatchItem, Item, ItemSource, Piece
 from intake.fold import TopicState
@@ -108,7 +109,9 @@ def stated_sequences(sequence: int | Sequence[int] | npt.NDArray[np.int32], part
         return ((check_sequence(sequence) + np.arange(len(partitions), dtype=np.int64)) % SEQUENCE_COUNT).astype(np.int32)
     numbers = np.asarray(sequence)
     if numbers.shape != partitions.shape or not np.issubdtype(numbers.dtype, np.integer):
-        raise InvalidInput(f"{len(numbers)} sequence numbers were stated for {len(partitions)} rows; one whole number per row is needed")
+        raise InvalidInput(
+            f"{len(numbers)} sequence numbers were stated for {counted(len(partitions), 'row')}; one whole number per row is needed"
+        )
     numbered = numbers[numbers != NO_SEQUENCE]
     for number in (numbered.min(), numbered.max()) if len(numbered) else ():
         check_sequence(int(number))

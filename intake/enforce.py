@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from archiver.errors import RecordRefused
+from archiver.wording import counted
 from intake.layout import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array, list_lengths
 from intake.records import HEADER_COST_BYTES, HEADERS, RECORD_SCHEMA, NormalBatch, Record
 
@@ -254,7 +255,7 @@ def refuse_whole(topic: str, refused: Mapping[int, Finding]) -> None:
     """Raise `RecordRefused` if there is a refused row: for batches that go in as a whole or not at all."""
     if refused:
         row = min(refused)
-        more = "" if len(refused) == 1 else f" ({len(refused)} rows of the batch are so)"
+        more = "" if len(refused) == 1 else f" ({counted(len(refused), 'row')} of the batch are so)"
         raise RecordRefused(f"row {row}: {refused[row]}; topic {topic} takes no such record{more}, and nothing of the batch was sent")
 
 

@@ -29,6 +29,7 @@ from archiver.ids import IdSource, TopicPartition, new_ulid
 from archiver.objects.once import create_once
 from archiver.objects.paths import intake_key
 from archiver.objects.store import ObjectStore
+from archiver.wording import counted
 from intake.accept_clock import AcceptClock
 from intake.acknowledgements import NO_OFFSET, OK, Outcome, Verdict
 from intake.batcher import Item, RecordItem
@@ -198,7 +199,9 @@ class FlushPublisher:
         flush = SortedFlush(items)
         parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
         if len(parts) != 1:
-            raise InvalidInput(f"{len(flush.segments)} segments and {len(moves)} positions do not fit one entry of the intake log")
+            raise InvalidInput(
+                f"{counted(len(flush.segments), 'segment')} and {len(moves)} positions do not fit one entry of the intake log"
+            )
         key, file = self._stored(flush, parts[0])
         refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)
         try:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, NotFound, passing
 from archiver.objects.store import ObjectStore
+from archiver.wording import counted
 from intake.format import FOOTER_TAIL_BYTES, FORMAT, FORMAT_KEY, LOG_INDEX_KEY, READ_COLUMNS, READ_SCHEMA, footer_length
 from intake.layout import concat_batches
 from intake.parquet_pages import Pages, check_pages
@@ -74,7 +75,7 @@ class IntakeReader:
 
 def beyond(file: FileRef, row_group: int, rows: int) -> Corrupted:
     """The error of a segment that reaches beyond its row group."""
-    return _corrupted(file, f"row group {row_group} has {rows} rows, the log has a segment beyond them")
+    return _corrupted(file, f"row group {row_group} has {counted(rows, 'row')}, the log has a segment beyond them")
 
 
 def log_index_of(objects: ObjectStore, key: str) -> int | None:
@@ -134,7 +135,7 @@ def _row_group(file: FileRef, source: pa.NativeFile, parquet: pq.ParquetFile, ro
         _check_values(source, parquet.metadata, row_group, pages)
         table = parquet.read_row_group(row_group, columns=list(READ_COLUMNS), use_threads=False)
         if table.num_rows != parquet.metadata.row_group(row_group).num_rows:
-            raise _corrupted(file, f"row group {row_group} holds {table.num_rows} rows, its footer says otherwise")
+            raise _corrupted(file, f"row group {row_group} holds {counted(table.num_rows, 'row')}, its footer says otherwise")
         table = table.select(list(READ_COLUMNS)).cast(READ_SCHEMA)
         rows = concat_batches(table.to_batches())
         rows.validate(full=True)

@@ -26,6 +26,7 @@ from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.spans import SpanSettings
 from archiver.log.store import Appended, Log
 from archiver.proto import intake_log_pb2 as pb
+from archiver.wording import counted
 from intake.backlog import Backlog
 from intake.checkpoint import Checkpoint
 from intake.checkpoint_store import CheckpointStore
@@ -162,7 +163,7 @@ class Sequencer:
         if partitions == 0:
             return self._declared_elsewhere(name)
         if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidInput(f"topic {name} cannot have {partitions} partitions; the number is between 1 and {PARTITIONS_MAX}")
+            raise InvalidInput(f"topic {name} cannot have {counted(partitions, 'partition')}; the number is between 1 and {PARTITIONS_MAX}")
         with self._lock:
             self._read.read_on()
             if self._is_declarable(name, again=again):
@@ -185,7 +186,7 @@ class Sequencer:
             raise ConfigInvalid(_OTHER_KIND[mirrored].format(name=name))
         if topic.partitions != partitions and not mirrored:
             raise ConfigInvalid(
-                f"topic {name} exists with {topic.partitions} partitions, the configuration says {partitions}; "
+                f"topic {name} exists with {counted(topic.partitions, 'partition')}, the configuration says {partitions}; "
                 f"set `partitions: {topic.partitions}` in the configuration and reload it"
             )
         return topic

@@ -27,6 +27,7 @@ from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, passin
 from archiver.ids import TopicId, TopicPartition
 from archiver.objects.paths import shelf_key
 from archiver.proto import intake_state_pb2 as pb
+from archiver.wording import counted
 from intake.checkpoint import ShelfRef
 from intake.fold import IntakeFold
 from intake.format import footer_sha256
@@ -249,7 +250,7 @@ def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
     partitions = {tp: PartitionIndex(*line) for tp, line in zip(tps, zip(*columns, strict=True), strict=True)}
     rows = sum(one.segments + one.gaps for one in partitions.values())
     if metadata.num_rows != rows + message.files:
-        raise damaged(shelf, f"it has {metadata.num_rows} rows, its index says {rows + message.files}")
+        raise damaged(shelf, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}")
     return ShelfIndex(partitions, message.files, message.files_digest, rows, metadata)
 
 
@@ -356,7 +357,7 @@ def _table(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int
     except (OSError, pa.ArrowException, InvalidInput) as error:
         raise _unreadable(shelf, str(error), error) from error
     if table.num_rows != count:
-        raise damaged(shelf, f"{table.num_rows} rows where there should be {count}")
+        raise damaged(shelf, f"{counted(table.num_rows, 'row')} where there should be {count}")
     return table
 
 

@@ -13,6 +13,8 @@ import json
 import zlib
 from typing import Any, Final
 
+from archiver.wording import counted
+
 MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _CODEC: Final = b"avro.codec"
@@ -44,7 +46,7 @@ def plain(data: bytes, bytes_max: int) -> bytes:
         if reader.take(_SYNC_BYTES) != sync:
             raise DamagedContainer(f"the block that ends at byte {reader.position} is damaged")
         if not 0 <= count <= len(block):
-            raise DamagedContainer(f"a block of {len(block)} bytes says that it holds {count} entries")
+            raise DamagedContainer(f"a block of {len(block)} bytes says that it holds {counted(count, 'entry', 'entries')}")
         left -= len(block)
         if left < 0:
             raise DamagedContainer(f"it has more than {bytes_max} bytes without compression")

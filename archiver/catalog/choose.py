@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from archiver.catalog.evidence import Gaps, no_gaps, same_place
 from archiver.catalog.tables import TableView
 from archiver.ledger.views import PendingFile
+from archiver.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _objection(
     archive = item.archive
     partition = archive.partition
     if partition >= len(at):
-        return f"the topic has {len(at)} partitions, not {partition + 1}"
+        return f"the topic has {counted(len(at), 'partition')}, not {partition + 1}"
     if archive.end <= starts.get(partition, 0):
         return f"retention removed everything below {starts[partition]}"
     if archive.gap_only and archive.end <= at[partition]:

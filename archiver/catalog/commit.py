@@ -29,6 +29,7 @@ from archiver.ids import TopicId
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.proto import control_log_pb2 as pb
+from archiver.wording import counted
 
 RANGES_CHARACTERS_MAX = 1024
 """Longer range lists are not written: summaries stay in the metadata as long as their snapshot."""
@@ -251,9 +252,8 @@ class Committer:
                 if view is not None:
                     return _applied(look, view, prepared, valid_through_us)
             why = swapped.why or "the reply could not be verified"
-        message = (
-            f"table {shown(target.identifier)}: not committed after {self._limits.attempts_max} attempts or {self._limits.timeout_s:g} s"
-        )
+        limits = f"{counted(self._limits.attempts_max, 'attempt')} or {self._limits.timeout_s:g} s"
+        message = f"table {shown(target.identifier)}: not committed after {limits}"
         if open_request is not None:
             raise OutcomeUnknown(f"{message}; the last request may still land ({why}); the next run will look")
         raise (CatalogAway if away else RetryLater)(f"{message} ({why}); the next run goes on")
@@ -364,7 +364,7 @@ def ranges_text(offered: tuple[PendingFile, ...]) -> str:
         base, _ = joined.get(item.archive.partition, (item.archive.base, 0))
         joined[item.archive.partition] = (base, item.archive.end)
     text = ",".join(f"{partition}:{base}-{end}" for partition, (base, end) in sorted(joined.items()))
-    return text if len(text) <= RANGES_CHARACTERS_MAX else f"{len(joined)} partitions"
+    return text if len(text) <= RANGES_CHARACTERS_MAX else counted(len(joined), "partition")
 
 
 def _must_be_idle(target: TableTarget, ledger: TopicLedger) -> None:

@@ -19,6 +19,7 @@ from archiver.catalog.layout import WATERMARKS
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
 from archiver.errors import Corrupted
 from archiver.redaction import excerpt
+from archiver.wording import counted
 
 VERSION = 1
 
@@ -211,5 +212,7 @@ def _disagreement(files: list[LiveFile], evidence: Evidence, partitions: int, st
         most = due + sum(records_between(gaps, partition, 0, min(start, evidence.offset(partition))) for partition, start in starts.items())
         rows = sum(item.record_count for item in files)
         if not due <= rows <= most or any(item.has_deletes for item in files):
-            return f"its files hold {rows} rows and perhaps deletes, our watermarks mean {due}" + ("" if most == due else f" to {most}")
+            return f"its files hold {counted(rows, 'row')} and perhaps deletes, our watermarks mean {due}" + (
+                "" if most == due else f" to {most}"
+            )
     return None

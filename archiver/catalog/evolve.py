@@ -25,6 +25,7 @@ from archiver.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.ledger.leader import Leader
 from archiver.schema.state import TopicSchema
 from archiver.schema.table_fit import Fit, fit_table
+from archiver.wording import counted
 
 Record = Callable[[TopicSchema], None]
 """Appends a version to the ledger."""
@@ -125,7 +126,7 @@ def _fit(target: TableTarget, view: TableView, schema: TopicSchema, recorded: Se
 
 def _given_up(target: TableTarget, wanted: str, limits: CommitLimits, answer: Evolved) -> RetryLater | OutcomeUnknown:
     message = (
-        f"table {shown(target.identifier)} was not brought to {wanted} after {limits.attempts_max} attempts or "
+        f"table {shown(target.identifier)} was not brought to {wanted} after {counted(limits.attempts_max, 'attempt')} or "
         f"{limits.timeout_s:g} s ({answer.why or 'the table does not show it'}); nothing is archived before it is, and the next run goes on"
     )
     return OutcomeUnknown(message) if answer.outcome is SwapOutcome.UNKNOWN else RetryLater(message)

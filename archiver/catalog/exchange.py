@@ -27,6 +27,7 @@ from archiver.ids import TopicId
 from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import Rewrite, Rewrites
 from archiver.proto import control_log_pb2 as pb
+from archiver.wording import counted
 
 TOLD_AS = {"replay": REPLAYED, "compact": COMPACTED}
 """By what archives were made anew for: where the summary of a snapshot tells how many of them it brought."""
@@ -186,7 +187,7 @@ class Exchanger:
             why, applied = swapped.why or why, swapped.outcome is SwapOutcome.APPLIED
             if swapped.outcome is not SwapOutcome.CONFLICT:
                 open_request = prepared  # the table says whether it was applied
-        tried = f"after {self._limits.attempts_max} attempts or {self._limits.timeout_s:g} s"
+        tried = f"after {counted(self._limits.attempts_max, 'attempt')} or {self._limits.timeout_s:g} s"
         message = f"table {shown(target.identifier)}: archives were not exchanged {tried} ({why})"
         if open_request is not None:
             raise OutcomeUnknown(f"{message}; the last request may still land, the next run will look")

@@ -10,6 +10,7 @@ from archiver.cli.beside import Answered, beside_daemon
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, progress
 from archiver.settings_types import format_duration
+from archiver.wording import counted
 
 KEYS_SHOWN_MAX = 20
 """As text, so many keys are shown; the JSON output has every one."""
@@ -64,7 +65,7 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
     print("kept in intake: " + (", ".join(f"{count:,} {what}" for what, count in kept.items() if count) or "nothing"))
     for what, kinds in document["kinds"].items():
         for kind, counts in kinds.items():
-            print(f"{would}{what}, {kind}: {counts['objects']:,} objects, {human_bytes(counts['bytes'])}")
+            print(f"{would}{what}, {kind}: {counted(counts['objects'], 'object')}, {human_bytes(counts['bytes'])}")
     for start in document["starts"]:
         begins = "would begin" if would else "begins"
         print(f"{start['topic']} partition {start['partition']} {begins} at offset {start['start']}, by its retention")
@@ -82,7 +83,7 @@ def _print(document: dict[str, Any], grace_s: float) -> None:
 
 def _print_compacted(topic: dict[str, Any], would: str) -> None:
     if topic["merged"]:
-        before = f"{topic['archives']:,} archives with {human_bytes(topic['bytes_before'])}"
+        before = f"{counted(topic['archives'], 'archive')} with {human_bytes(topic['bytes_before'])}"
         after = f" with {human_bytes(topic['bytes_after'])}" if topic["bytes_after"] else ""
         more = "; the next run goes on, cleanup.compact_run_bytes_max" if topic["more"] else ""
         print(f"{topic['topic']}: {before} {would}merged into {topic['merged']:,}{after}{more}")

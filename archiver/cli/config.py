@@ -16,6 +16,7 @@ from archiver.errors import ArchiverError, InvalidInput
 from archiver.ids import SystemIds
 from archiver.redaction import redacted
 from archiver.settings import CompileSettings, Problems, SchemaRegistrySettings, SchemaSettings, Settings, load_settings
+from archiver.wording import counted
 
 app = typer.Typer(help="Check, show and describe the configuration.", no_args_is_help=True)
 
@@ -47,7 +48,7 @@ def check(
     if notes:
         document["notes"] = notes
     if output is Output.TEXT:
-        print(f"{config_path(config)} is valid: cluster {settings.cluster}, {len(settings.topics)} topics")
+        print(f"{config_path(config)} is valid: cluster {settings.cluster}, {counted(len(settings.topics), 'topic')}")
         for note in notes:
             print(f"note: {note}")
     checked = []

@@ -21,6 +21,7 @@ from archiver.jobs.scope import parse_scope
 from archiver.jobs.topic_setup import fetch_schemas, recorded_schemas
 from archiver.stream.decode import Decoder
 from archiver.stream.records import StreamRecord
+from archiver.wording import counted
 from intake.record_json import record_json
 
 if TYPE_CHECKING:
@@ -109,7 +110,8 @@ class _Waiting:
             if intake.blocking(tp) is not None:
                 waiting += max(0, intake.next_offset(tp) - max(self._start, intake.stable_offset(tp)))
         if waiting not in (0, self._told):
-            progress(f"{waiting:,} offsets of topic {self._topic} wait for open transactions; --uncommitted shows them")
+            held = counted(waiting, f"offset of topic {self._topic} waits", f"offsets of topic {self._topic} wait")
+            progress(f"{held} for open transactions; --uncommitted shows them")
         self._told = waiting
 
 

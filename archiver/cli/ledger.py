@@ -18,6 +18,7 @@ from archiver.events import codec, json_form
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.event_reader import EventReader
 from archiver.log.reading import entries_from
+from archiver.wording import counted
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
@@ -76,7 +77,7 @@ def events(
 
 def _write_raw(app_: Application, path: Path) -> int:
     count = _write_new(path, (len(data).to_bytes(_LENGTH_BYTES, "big") + data for _, data in _events(app_)))
-    print(f"{count} events written to {path}")
+    print(f"{counted(count, 'event')} written to {path}")
     return FINE
 
 

@@ -19,6 +19,7 @@ from archiver.query.duck import Limits, Result, asked, default_threads, table_na
 from archiver.query.faithful import faithful
 from archiver.settings import TopicSettings
 from archiver.settings_types import parse_size
+from archiver.wording import counted
 
 ROWS_MAX = 1000
 
@@ -55,7 +56,7 @@ def query(
         if trouble.gone:
             progress(trouble.why)
     if cut:
-        progress(f"cut off after {rows_max:,} rows; --max-rows 0 prints all")
+        progress(f"cut off after {counted(rows_max, 'row')}; --max-rows 0 prints all")
     return FINE
 
 

@@ -19,6 +19,7 @@ from archiver.objects.place import StorePlace
 from archiver.query.columns import columns_by_id
 from archiver.query.views import gone_text, is_gone
 from archiver.settings import Settings, TopicSettings
+from archiver.wording import counted
 
 if TYPE_CHECKING:
     from archiver.assemble import Application
@@ -104,9 +105,11 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
     """A command that always reads the current rows; `in_full`, a statement for a DuckDB of the user's own."""
     query = shlex.quote(f"SELECT * FROM {item['table']} LIMIT 10")  # noqa: S608 - printed, not run
     if not in_full:
+        files = int(str(item["files"]))
         return (
             f"-- in DuckDB, always the current rows:\n{here.archiver()} query {query}\n"
-            f"-- in a DuckDB of your own: `{here.archiver()} tables --topic {item['topic']} --files` lists the {item['files']} files of now"
+            "-- in a DuckDB of your own: "
+            f"`{here.archiver()} tables --topic {item['topic']} --files` lists its current {counted(files, 'file')}"
         )
     head = f"-- in DuckDB, the files of snapshot {item['snapshot_id']}; stale after the next commit, so print it again then:"
     return "\n".join(str(line) for line in (head, item["duckdb_secret"], item["duckdb"]) if line is not None)

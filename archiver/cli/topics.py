@@ -15,6 +15,7 @@ from archiver.cli.output import print_json, print_table
 from archiver.errors import ConfigInvalid, InvalidInput
 from archiver.jobs.positions import PartitionPosition, positions, troubles
 from archiver.objects.paths import table_prefix
+from archiver.wording import counted
 from intake.fold import TopicState
 
 app = typer.Typer(help="Look at topics, create those of the configuration, and delete what is not wanted any more.", no_args_is_help=True)
@@ -85,7 +86,7 @@ def create(
     if output is Output.JSON:
         print_json({"topic": topic, "topic_id": state.topic_id, "partitions": state.partitions, "created": not known})
     else:
-        print(f"topic {topic} {'exists already' if known else 'created'}: {state.partitions} partitions, id {state.topic_id}")
+        print(f"topic {topic} {'exists already' if known else 'created'}: {counted(state.partitions, 'partition')}, id {state.topic_id}")
     return FINE
 
 
@@ -110,7 +111,9 @@ def delete(
         if not yes and not sys.stdin.isatty():
             raise InvalidInput(f"topic {topic} was not deleted: nobody can be asked here, so --yes must say that it is meant")
         if not yes:
-            print(f"{lost:,} offsets that no archive holds are lost" + (f"; its {' and '.join(left)} in {folder} stay" if left else ""))
+            for sentence in (_lost(lost, "holds"), f"its {' and '.join(left)} in {folder} stay" if left else None):
+                if sentence is not None:
+                    print(sentence)
             if not typer.confirm(f"Delete topic {topic} (id {state.topic_id})?"):
                 print(f"topic {topic} was not deleted")
                 return FINE
@@ -118,10 +121,18 @@ def delete(
     if output is Output.JSON:
         print_json({"topic": topic, "topic_id": state.topic_id, "deleted": True, "offsets_lost": lost, "archives": folder})
     else:
-        print(f"topic {topic} (id {state.topic_id}) is deleted; {lost:,} offsets that no archive held are lost")
+        sentence = _lost(lost, "held")
+        print(f"topic {topic} (id {state.topic_id}) is deleted" + (f"; {sentence}" if sentence else ""))
         if left:
             print(f"its {' and '.join(left)} in {folder} stay as they are; remove by hand what you do not want")
     return FINE
+
+
+def _lost(offsets: int, holds: str) -> str | None:
+    """What a deletion loses; None if archives hold every record. `holds` is that verb in the tense of the sentence."""
+    if offsets == 0:
+        return None
+    return counted(offsets, f"offset that no archive {holds} is lost", f"offsets that no archive {holds} are lost")
 
 
 def _print_notes(attention: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from archiver.clock import Clock
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
 from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
 from archiver.redaction import MESSAGE_MAX, excerpt
+from archiver.wording import counted
 from intake.sources.kafka_client import common_properties, id_bytes, is_leaderless, later, unmade
 from intake.sources.kafka_client_log import ClientEar, ClientListener, ClientLog
 from intake.sources.kafka_numbers import known_size
@@ -235,7 +236,9 @@ class KafkaTopic:
             if waiting and stopping():
                 raise OutcomeUnknown("the daemon is about to stop; what was not acknowledged is published again")
             if waiting and self._clock.monotonic_s() > until_s:
-                raise OutcomeUnknown(f"{waiting} events were not acknowledged within {self._patience_s:g} s; they are published again")
+                raise OutcomeUnknown(
+                    f"{counted(waiting, 'event was', 'events were')} not acknowledged within {self._patience_s:g} s and are sent again"
+                )
         if failed:
             raise next((error for error in failed if isinstance(error, Halt)), failed[0])
 

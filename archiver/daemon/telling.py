@@ -54,7 +54,7 @@ def told_of_cleaning(report: CleanReport) -> Told:
     deleted = counted(len(report.deleted), "object")
     parts = [f"{deleted} deleted, {len(report.condemned):,} condemned, {report.waiting:,} condemned and still there"]
     parts += [f"nothing of {topic['topic']} is deleted: {topic['why']}" for topic in report.topics if topic["doubted"]]
-    parts += [f"{one.topic}: {one.archives:,} archives merged into {one.merged:,}" for one in report.compacted if one.merged]
+    parts += [f"{one.topic}: {counted(one.archives, 'archive')} merged into {one.merged:,}" for one in report.compacted if one.merged]
     parts += [f"{one.topic} is not compacted: {one.why}" for one in report.compacted if one.why]
     parts += [f"finding: {finding}" for finding in report.findings]
     parts += [f"not finished: {report.error}"] if report.error is not None else []

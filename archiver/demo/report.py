@@ -15,6 +15,7 @@ from archiver.catalog.engines import spark_sql
 from archiver.demo.queries import Answer, view_sql
 from archiver.demo.settings import CATALOG, catalog_path
 from archiver.objects.place import StorePlace
+from archiver.wording import counted
 
 REASONS_MAX = 5
 """So many partitions that are not valid are explained on the page; `archiver audit` has them all."""
@@ -139,7 +140,9 @@ def _tables(tables: Sequence[TableReport]) -> list[str]:
     rows.append(("all", sum(item.rows for item in tables), sum(item.files for item in tables), sum(item.bytes for item in tables), None))
     lines = text_table(("table", "rows", "files", "bytes", "bytes/row"), rows)
     short = [item for item in tables if item.rows != item.records]
-    return lines + [f"  {item.table} holds {item.rows:,} rows, but {item.records:,} records were sent to {item.topic}" for item in short]
+    return lines + [
+        f"  {item.table} holds {counted(item.rows, 'row')}, but {counted(item.records, 'record')} went to {item.topic}" for item in short
+    ]
 
 
 def _audit(report: DemoReport) -> list[str]:

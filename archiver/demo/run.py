@@ -22,6 +22,7 @@ from archiver.demo.report import DemoReport, Step, TableReport
 from archiver.demo.settings import CATALOG, prepare, table_name
 from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.jobs.report import ArchiveReport
+from archiver.wording import counted
 from intake.acknowledgements import PendingBatch
 
 ACKNOWLEDGED_WITHIN_S = 60.0
@@ -122,7 +123,7 @@ def _produce(application: DemoApplication, tables: dict[str, pa.Table], run: _Ru
             sent[piece.topic] += piece.records.num_rows
             done = sum(sent.values())
             if done >= next_line:
-                run.progress(f"      {done:,} of {total:,} records sent")
+                run.progress(f"      {done:,} of {counted(total, 'record')} sent")
                 next_line += total // 4
     finally:
         writer.close()

@@ -23,6 +23,7 @@ from archiver.log.reading import entries_from
 from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import control_log_pb2 as pb
+from archiver.wording import counted
 
 Body = (
     pb.EpochStarted
@@ -155,7 +156,9 @@ class Leader:
                 self.refresh()
                 if self.fold.epoch >= epoch:
                     raise Deposed(f"{self.fold.owner} started epoch {self.fold.epoch} first; let it work, or try again")
-            raise OutcomeUnknown(f"the control log's tail moved {self._settings.append_attempts_max} times while taking over; try again")
+            raise OutcomeUnknown(
+                f"the control log's tail moved {counted(self._settings.append_attempts_max, 'time')} while taking over; try again"
+            )
 
     def check(self) -> None:
         """Rules L4 and C4: read the tail; `Deposed` if a newer EPOCH stands there."""

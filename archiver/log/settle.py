@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from archiver.clock import Clock
 from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.log.store import Appended, Log
+from archiver.wording import counted
 
 _BACKOFF_GROWTH_MAX: Final = 32
 
@@ -63,6 +64,6 @@ def append_settled(log: Log, index: int, data: bytes, attempts_max: int, backoff
             return outcome
         unknown = True
     raise OutcomeUnknown(
-        f"log {log.name}: the entry at {index} is still of unknown outcome after {max(1, attempts_max)} attempts; "
+        f"log {log.name}: the entry at {index} is still of unknown outcome after {counted(max(1, attempts_max), 'attempt')}; "
         "look for its id before sending its records again"
     ) from last

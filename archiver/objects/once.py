@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from archiver.errors import KeyExists, NotFound, OutcomeUnknown
 from archiver.objects.store import ObjectStore
+from archiver.wording import counted
 
 
 def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3) -> bool:
@@ -30,7 +31,7 @@ def create_once(store: ObjectStore, key: str, data: bytes, attempts_max: int = 3
             return False
         else:
             return True
-    raise OutcomeUnknown(f"object {key}: still unknown whether it is stored after {max(1, attempts_max)} attempts") from last
+    raise OutcomeUnknown(f"object {key}: still unknown whether it is stored after {counted(max(1, attempts_max), 'attempt')}") from last
 
 
 def _holds(store: ObjectStore, key: str, data: bytes) -> bool:

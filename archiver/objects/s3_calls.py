@@ -15,6 +15,7 @@ from archiver.ids import IdSource
 from archiver.objects.place import S3Options
 from archiver.objects.s3_client import client_for
 from archiver.objects.s3_errors import SDK_ERRORS, Judged, Verdict, judged
+from archiver.wording import counted
 
 FIRST_WAIT_S: Final = 0.1
 WAIT_MAX_S: Final = 5.0
@@ -91,7 +92,7 @@ class S3Calls:
     def given_up(self, last: S3Failed) -> str:
         """The sentence after the last try."""
         tries = self._options.attempts_max
-        return f"{last.why} ({'one try' if tries == 1 else f'{tries} tries'})"
+        return f"{last.why} ({counted(tries, 'try', 'tries')})"
 
     @staticmethod
     def refuse(what: str, error: S3Failed) -> None:

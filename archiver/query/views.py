@@ -15,6 +15,7 @@ from archiver.ledger.views import TopicLedger
 from archiver.query.duck import QueryTable
 from archiver.registry.fetched import Fetch
 from archiver.settings import TopicSettings
+from archiver.wording import counted
 
 _LOCAL = ("file://", "file:")
 Copies = Callable[[Sequence[LiveFile]], list[str]]
@@ -38,7 +39,7 @@ def is_gone(ledger: TopicLedger | None) -> bool:
 def gone_text(table: str, topic: str, ledger: TopicLedger) -> str:
     """What to say of a table that is gone."""
     return (
-        f"the table {table} is gone: {ledger.totals.rows:,} rows of topic {topic} were committed to it, and its catalog has no such table "
+        f"the table {table} is gone: {counted(ledger.totals.rows, 'row')} of topic {topic} went into it, and its catalog has no such table "
         "any more; it was dropped or renamed: rename it back or restore it"
     )
 

@@ -25,6 +25,7 @@ from archiver.errors import ConfigInvalid, RetryLater
 from archiver.redaction import excerpt
 from archiver.registry.http import RegistryHttp
 from archiver.settings import ConfluentSettings
+from archiver.wording import counted
 
 PROTOBUF = "PROTOBUF"
 _ID_MAX = 2**32 - 1
@@ -89,7 +90,7 @@ class RegistryClient:
             raise self._strange(f"the versions of subject {subject} with what is no list of numbers")
         if len(found) > self._settings.versions_max:
             raise ConfigInvalid(
-                f"subject {subject} has {len(found):,} versions, more than {self._settings.versions_max:,} "
+                f"subject {subject} has {counted(len(found), 'version')}, more than {self._settings.versions_max:,} "
                 "(schema_registry.confluent.versions_max); raise it, or delete old versions for good"
             )
         return tuple(sorted(set(found)))

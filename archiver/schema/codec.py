@@ -28,6 +28,7 @@ from archiver.schema.splice import blocks, picked, replaced
 from archiver.schema.state import SourceSchema, TopicSchema, arrow_schema, column_tree
 from archiver.schema.tree import ERR, PREFIX, RAW, MessageTree
 from archiver.schema.values import Bools
+from archiver.wording import counted
 
 EngineName = Literal["ptars", "protobuf"]
 
@@ -126,7 +127,9 @@ class _Side:
         if count == 0:
             return raw
         if self._engine is None:
-            raise Corrupted(f"{count} records have a {self._name} without {RAW}, and the {self._name} has no schema; restore the file")
+            raise Corrupted(
+                f"{counted(count, 'record has', 'records have')} a {self._name} without {RAW} and without a schema; restore the file"
+            )
         rows = column if count == len(column) else column.filter(missing)
         return _scattered(raw, missing, self._from_fields(rows))
 

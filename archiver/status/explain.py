@@ -257,7 +257,7 @@ def _in_table(facts: Facts, table: TableSight, seen: int) -> tuple[State, str]:
     holding = [file for file in table.files if file.rows]
     if seen > 1:
         where = ", ".join(file.path for file in holding)
-        return "doubled", f"table {table.name} has it {seen} times: {where}"
+        return "doubled", f"table {table.name} has it {counted(seen, 'time')}: {where}"
     if facts.archive is not None and facts.archive.damage is not None and any(file.path.endswith(facts.archive.key) for file in holding):
         return "damaged", f"table {table.name} has it, in an archive that is not what was written: {facts.archive.damage}"
     late = "" if facts.offset < facts.watermark else ", and the ledger will learn of it with the next round"

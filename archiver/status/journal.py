@@ -122,9 +122,10 @@ class Journal:
             return [self._schemas[topic] for topic in sorted(self._schemas)]
 
     def cycles(self) -> list[Cycle]:
-        """Those that were not idle, the newest first, without their documents."""
+        """Those that were not idle, by start, newest first, without their documents. The page shows their starts."""
         with self._lock:
-            return list(reversed(self._cycles))
+            kept = list(reversed(self._cycles))
+        return sorted(kept, key=lambda cycle: cycle.began_us, reverse=True)
 
     def newest(self, job: str) -> Cycle | None:
         """The last cycle of a job, however long ago; None if there was none since the daemon began."""

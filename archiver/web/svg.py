@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from archiver.status.ages import age, count
 from archiver.status.history import LagSample
+from archiver.wording import counted
 
 WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 64, 10, 24, 24
@@ -124,7 +125,7 @@ def _described(points: Sequence[tuple[float, float | None]], span_s: float, told
     last = points[-1][1]
     now = "cannot be told" if last is None else told(last)
     unknown = len(points) - len(known)
-    holes = f" Not known for {unknown} of {len(points)} samples." if unknown else ""
+    holes = f" Not known for {unknown} of {counted(len(points), 'sample')}." if unknown else ""
     if not peak:
         return f"Over the last {age(span_s)}: nothing was behind.{holes}"
     at_most = "which is the most" if peak == last else f"at most {told(peak)}, {age(-minus_age_s)} ago"

@@ -179,7 +179,9 @@ class FolderSource:
         cutting = self._cutting(topic)
         try:
             if len(self._failures) >= FAILED_MAX:
-                raise RetryLater(f"{len(self._failures):,} files of {self._settings.glob} cannot be taken in; mend or remove them first")
+                raise RetryLater(
+                    f"{counted(len(self._failures), 'file')} of {self._settings.glob} cannot be ingested; repair or remove them first"
+                )
             for path in paths:
                 if self._ways.stopping.is_set():
                     break

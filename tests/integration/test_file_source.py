@@ -350,7 +350,7 @@ def test_with_too_many_failed_files_nothing_more_is_taken_in(tmp_path: Path, mon
     for name in "abc":
         inbox.put(name, b"no record")
     taker = inbox.process()
-    assert taker.look(2).trouble == f"3 files of {inbox.folder}/* cannot be taken in; mend or remove them first"
+    assert taker.look(2).trouble == f"3 files of {inbox.folder}/* cannot be ingested; repair or remove them first"
     inbox.put("d", b"")
     assert (taker.look().finished, taker.state.failed, len(taker.state.problems)) == (0, 3, 3)
     (inbox.folder / "a").unlink()

@@ -123,5 +123,5 @@ def test_it_works_from_an_unrelated_folder(program: Installed, tmp_path: Path) -
     for name in ("shop.binpb", "archiver.yaml"):
         source = {"shop.binpb": "orders.binpb", "archiver.yaml": "minimal.example.yaml"}[name]
         shutil.copy(ROOT / "deploy/config" / source, tmp_path / name)
-    assert "is valid: cluster mine, 1 topics" in program.command("config", "check", "-c", "archiver.yaml", cwd=tmp_path)
+    assert "is valid: cluster mine, 1 topic\n" in program.command("config", "check", "-c", "archiver.yaml", cwd=tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archiver.yaml", "shop.binpb"], "and leaves nothing there"

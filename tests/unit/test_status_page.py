@@ -240,6 +240,17 @@ def test_idle_cycles_push_nothing_out() -> None:
     assert "501 fine" in text
 
 
+def test_cycles_are_sorted_by_the_time_that_is_shown() -> None:
+    journal = journal_of()
+    second_us = 1_000_000
+    for job, began_us, seconds in (("tick", 20, 1.0), ("tick", 40, 1.0), ("cleanup", 10, 35.0), ("audit", 30, 60.0)):
+        journal.add(Cycle(job, NOW_US + began_us * second_us, seconds, "fine", f"{job} {began_us}"))
+    assert [cycle.line for cycle in journal.cycles()] == ["tick 40", "audit 30", "tick 20", "cleanup 10"]
+    html = page(values(of(topic(partition())), journal))
+    assert "The last 4 cycles, by start, newest first" in html
+    assert '<th role="columnheader">started</th>' in html
+
+
 def test_the_folders_that_files_come_from() -> None:
     assert "Folders that files are taken in from" not in page(values(of()))
     problems = tuple(FileProblem(f"/in/{number:02}.jsonl", "line 3 is no <JSON>; mend it") for number in range(25))

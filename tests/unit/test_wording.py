@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import archiver
 from archiver.cli.audit import print_audit
 from archiver.cli.produce import _reached
 from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
+from archiver.cli.topics import _lost
 from archiver.daemon.telling import told_of_archiving, told_of_audit
 from archiver.jobs.report import ArchiveReport, TopicReport
 from archiver.wording import counted, moment
+
+PACKAGE = Path(archiver.__file__).parent
+ROOMS = ("cli", "daemon", "demo", "query", "status", "web")
+"""Where texts for users are written in normal operation."""
+NOUNS = re.compile(
+    r" (topics|partitions|offsets|records|rows|files|archives|objects|events|segments|entries|attempts|tries|times|columns|samples|problems"
+    r"|members|cycles|snapshots|sources|requests|findings|catalogs|batches|commits)\b"
+)
+
+
+def plurals(source: str) -> list[str]:
+    """Every number in an f-string of `source` that stands before a plural, except constants and values of settings."""
+    found = []
+    for text in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.JoinedStr)):
+        for before, value, after in zip([None, *text.values], text.values, text.values[1:], strict=False):
+            if not isinstance(value, ast.FormattedValue) or not isinstance(after, ast.Constant):
+                continue
+            setting = isinstance(before, ast.Constant) and str(before.value).endswith("= ")
+            noun = NOUNS.match(str(after.value))
+            number = ast.unparse(value.value)
+            if noun is not None and not setting and not re.fullmatch("[A-Z_]+", number):
+                found.append(f"{{{number}}} {noun[1]}")
+    return found
 
 
 def test_words_are_counted() -> None:
@@ -22,6 +50,18 @@ def test_words_are_counted() -> None:
         "12,345 records wait",
     ]
     assert (counted(1, "file"), counted(2, "file")) == ("1 file", "2 files")
+
+
+def test_each_number_before_a_noun_goes_through_counted() -> None:
+    sources = [path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))]
+    assert len(sources) > 50
+    assert [f"{path.relative_to(PACKAGE)}: {text}" for path in sources for text in plurals(path.read_text(encoding="utf-8"))] == []
+
+
+def test_an_uncounted_plural_is_found() -> None:
+    assert plurals('f"{len(topics)} topics"') == ["{len(topics)} topics"]
+    assert plurals('f"{lost:,} offsets are lost"') == ["{lost} offsets"]
+    assert plurals("f\"{counted(lost, 'offset')} of {FILES_MAX} files, http.records_max = {n} records\"") == []
 
 
 def test_moments_are_cut_to_the_second() -> None:
@@ -43,6 +83,14 @@ def test_one_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "1 stable record is in topics that this configuration does not archive" in told
     assert "yet" not in told
+
+
+def test_a_deletion_that_loses_nothing_says_nothing_about_losses() -> None:
+    assert [_lost(offsets, "held") for offsets in (0, 1, 2)] == [
+        None,
+        "1 offset that no archive held is lost",
+        "2 offsets that no archive held are lost",
+    ]
 
 
 def test_status_shows_the_partitions_that_are_behind_the_oldest_first(capsys: pytest.CaptureFixture[str]) -> None:
