@@ -17,6 +17,7 @@ from archiver.clock import Clock
 from archiver.control_topic.destination import Destination
 from archiver.control_topic.position import LOG, Positions
 from archiver.control_topic.publisher import EventPublisher
+from archiver.errors import ArchiverError
 from archiver.ids import IdSource
 from archiver.jobs.compaction import Compaction, CompactParts, TopicCompaction
 from archiver.jobs.described import describe_archive
@@ -24,6 +25,7 @@ from archiver.jobs.refined import RefineOptions
 from archiver.jobs.rewriting import RewriteParts
 from archiver.jobs.run import ArchiveRun
 from archiver.jobs.scope import Scope
+from archiver.jobs.undecoded import topic_table, undecoded_count
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.event_reader import needed_for
@@ -155,7 +157,26 @@ class Upkeep(ABC):
         """The document of `archiver audit`; raises `NotFound` for an unknown topic or partition. `progress` takes lines of a `deep` one."""
         rows = RowProof(self.objects, self.cluster.cluster_id, self._spark_rows(), progress) if deep else None
         check = Audit(self.objects, self.cluster.cluster_id, self.tables, self.settings.topics, self._clock, rows)
-        return check.run(self._own_reader(), self.intake, scope)
+        document = check.run(self._own_reader(), self.intake, scope)
+        return document if scope is not None else {**document, "undecoded": self.undecoded_counts()}
+
+    def undecoded_counts(self) -> list[dict[str, object]]:
+        """How many keys and values of each table could not be decoded, by manifests. Tables without a schema, and those that cannot be
+        read now, are left out. Raises what reading the logs raises.
+        """
+        intake, ledger, found = self.intake(), self.ledger(), list[dict[str, object]]()
+        for topic in self.settings.topics:
+            state = intake.fold.topics_by_name.get(topic.name)
+            if state is None or topic.archive.kind != "iceberg" or (topic.key is None and topic.value is None):
+                continue
+            try:
+                known = ledger.topic(state.topic_id)
+                tables, view = topic_table(topic, state, known, self.cluster.cluster_id, self.objects, self.tables)
+                count = 0 if view is None or view.snapshot_id is None else undecoded_count(tables, view)
+            except ArchiverError:
+                continue  # the audit says what is wrong with it
+            found.append({"topic": topic.name, "records": count})
+        return found
 
     @cached_property
     def _lines(self) -> LineReader:

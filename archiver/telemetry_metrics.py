@@ -245,6 +245,11 @@ _DAEMON: dict[str, Metric] = {
     "archiver_findings_fixed_total": _counter("findings that this process has repaired", "finding", shown="reconcile"),
     "archiver_audit_verdict": _gauge("1 for the verdict of the newest audit, 0 for the others; absent before the first", "verdict"),
     "archiver_audit_age_seconds": _gauge("time since the newest audit began"),
+    "archiver_undecoded_values": _gauge(
+        "keys and values in the topic's table that could not be decoded, as the newest audit counted them; absent for a table without a "
+        "schema",
+        "topic",
+    ),
     "archiver_deep_audit_verdict": _gauge(
         "1 for the verdict of the newest deep audit, 0 for the others; absent before the first since the daemon began", "verdict"
     ),

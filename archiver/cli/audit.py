@@ -42,8 +42,8 @@ def audit(
             found = app.audit(scope, deep=deep, progress=progress)
             return Answered(found, CODES[str(found["verdict"])])
 
-        # Whoever only looks at manifests needs no daemon; a session that is there need not be started.
-        document = (beside_daemon(app, "audit", {"topic": topic, "deep": True}, by_itself) if deep else by_itself()).document
+        # A daemon shows the verdict on its page, and has a Spark session already.
+        document = beside_daemon(app, "audit", {"topic": topic, "deep": deep}, by_itself).document
         archived = {one.name for one in app.settings.topics if one.archive.kind != "none"}
     if output is Output.JSON:
         print_json(document)
@@ -84,6 +84,11 @@ def print_audit(document: dict[str, object], archived: Collection[str]) -> None:
         print(f"{told} not archived yet; the verdict is about what is below the watermarks")
     if kept := _waiting(item for item in partitions if item["topic"] not in archived):
         print(f"{counted(kept, 'stable record is', 'stable records are')} in topics that this configuration does not archive")
+    undecoded = document.get("undecoded", [])
+    assert isinstance(undecoded, list)
+    for item in (one for one in undecoded if one["records"]):
+        found = counted(int(item["records"]), "key or value is", "keys and values are")
+        print(f"{item['topic']}: {found} not decoded; their bytes are kept, and `archiver dlq list` says why")
     print(f"verdict: {document['verdict']}")
 
 

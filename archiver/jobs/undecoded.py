@@ -97,6 +97,21 @@ def error_fields(schema_json: str) -> dict[Side, int]:
     return found
 
 
+def undecoded_count(tables: Tables, view: TableView) -> int:
+    """How many keys and values of a table have an error in place of their columns, by the manifests alone. Raises as `Tables.live_files`.
+
+    Files without counts, which other writers may add, do not count.
+    """
+    fields = set(error_fields(view.schema_json).values())
+    if not fields:
+        return 0
+    found = 0
+    for file in tables.live_files(view, nulls_of=fields):
+        nulls = dict(file.null_counts)
+        found += sum(file.record_count - nulls[number] for number in fields if number in nulls)
+    return found
+
+
 def topic_table(
     settings: TopicSettings,
     state: TopicState,

@@ -49,6 +49,7 @@ ANCHORS: Mapping[str, str] = {
     "job": "a-scheduled-job-fails",
     "audit": "the-audit-says-invalid",
     "untold": "the-audit-could-not-tell",
+    "undecoded": "records-are-not-decoded",
     "stale": "the-look-is-old",
     "starting": "the-daemon-does-not-start",
     "stopping": "the-daemon-is-stopping",
@@ -416,3 +417,20 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
             yield Advice("act", "audit", f"the {name} says invalid", what, f"`archiver audit{option}` names every finding.")
         elif audit is not None and audit.outcome == "untold":
             yield Advice("watch", "untold", f"the {name} could not tell", what, "The next audit tries again by itself.")
+    yield from _of_undecoded(journal.newest("audit"))
+
+
+def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
+    """Records whose columns are empty because they could not be decoded, as the newest audit counted them."""
+    found: list[dict[str, Any]] = [] if audit is None else audit.document.get("undecoded", [])
+    found = [item for item in found if item["records"]]
+    for item in found[:FINDINGS_SHOWN]:
+        topic, count = str(item["topic"]), counted(int(item["records"]), "undecoded key or value", "undecoded keys and values")
+        what = (
+            f"Topic {topic}: the table has {count} (audit of {moment(audit.began_us if audit is not None else 0)}). Their bytes are kept."
+        )
+        todo = f"`archiver dlq list --topic {topic}` names the records and why; `archiver dlq replay` decodes them with a schema that fits."
+        yield Advice("watch", "undecoded", f"{_named(topic)} has {count}", what, todo, topic)
+    if len(found) > FINDINGS_SHOWN:
+        more = counted(len(found) - FINDINGS_SHOWN, "more topic")
+        yield Advice("watch", "undecoded", f"{more} with undecoded records", f"{more} have undecoded records.", "See `archiver dlq list`.")

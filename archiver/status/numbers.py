@@ -384,6 +384,11 @@ class Numbers:
             if audit is not None and verdict in VERDICTS:
                 families.append(Family(f"archiver_{job}_verdict", {(one,): float(one == verdict) for one in VERDICTS}))
                 families += gauge(f"archiver_{job}_age_seconds", _age(audit.began_us, now_us))
+            if job == "audit" and audit is not None and "undecoded" in audit.document:
+                undecoded: dict[tuple[str, ...], float] = {
+                    (str(item["topic"]),): float(item["records"]) for item in audit.document["undecoded"]
+                }
+                families.append(Family("archiver_undecoded_values", undecoded))
         return families
 
 

@@ -217,7 +217,7 @@ def strange_table(deployment: Deployment) -> None:
     with catalog_table(deployment, "shop.clicks") as table:
         schema = table.schema()
         table.catalog.drop_table("shop.clicks")
-        table.catalog.create_table("shop.clicks", schema, f"file://{deployment.root}/elsewhere")
+        table.catalog.create_table("shop.clicks", schema, f"file://{deployment.data}/elsewhere")
 
 
 def upgrade(deployment: Deployment) -> None:

@@ -18,7 +18,7 @@ from tests.support.archived import MORE, SENT, archived  # noqa: F401 - fixture
 from tests.support.deployment import Deployment
 from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
-AUDIT = ["verdict", "partitions", "checked_at", "snapshot_ids"]
+AUDIT = ["verdict", "partitions", "checked_at", "snapshot_ids", "undecoded"]
 AUDIT_PARTITION = [
     "topic",
     "topic_id",

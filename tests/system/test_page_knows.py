@@ -1,0 +1,56 @@
+"""Does the page know what is not well? Records that were not decoded, and the verdict of an audit that somebody ran at the command line."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.deployment import Deployment
+from tests.support.driver import Driver
+from tests.support.orders import order
+from tests.support.processes import until
+from tests.support.serving import Served, quick
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.spark]
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    """With a port that commands know: bound and never listened on, so that the daemon can have it."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        made = Deployment(tmp_path / "d")
+        document = quick(made.document())
+        document["http"] = {**document.get("http", {}), "listen": f"127.0.0.1:{reserved.getsockname()[1]}"}
+        made.write(document)
+        yield made
+
+
+def page(daemon: Served) -> str:
+    return " ".join(daemon.get("/").body.decode().split())
+
+
+def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deployment, tmp_path: Path) -> None:
+    with Driver(deployment) as driver:
+        driver.send("orders", [order(1), b"\xff\xff", b"\xff", order(2)])
+        assert driver.archive().of("orders").state == "archived"
+    with Served(deployment, "--roles", "intake,reconcile", scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        done = deployment.cli("audit", "--output", "json")
+        assert (done.code, done.json()["verdict"]) == (0, "valid")
+        assert {item["topic"]: item["records"] for item in done.json()["undecoded"]}["orders"] == 2
+        until("the page says what was not decoded", lambda: "topic orders has 2 undecoded keys and values" in page(daemon))
+        assert "archiver dlq list --topic orders" in page(daemon)
+        assert "All is well" not in page(daemon)
+        assert 'archiver_undecoded_values{topic="orders"} 2.0' in daemon.get("/metrics").body.decode()
+
+        (moved, *_) = sorted(deployment.data.rglob("archive/*/data/**/*.parquet"))
+        moved.rename(tmp_path / "moved.parquet")
+        done = deployment.cli("audit", "--output", "json")
+        assert (done.code, done.json()["verdict"]) == (1, "invalid")
+        until("the page says what the command found", lambda: "the audit says invalid" in page(daemon))
+        assert daemon.stop() == 0
