@@ -17,7 +17,7 @@ from archiver.control_topic.destination import Destination
 from archiver.control_topic.publisher import EventPublisher
 from archiver.daemon.admin_token import ensure_token, token_path
 from archiver.daemon.opening import Step
-from archiver.daemon.places import WITNESSES, check_data_place, check_metadata_place, check_state_folder
+from archiver.daemon.places import check_data_place, check_metadata_place, check_state_folder, earlier_trace
 from archiver.errors import ArchiverError
 from archiver.ids import IdSource
 from archiver.objects.open import open_store
@@ -105,9 +105,7 @@ class Opened:
             self.application.abandon_spark()
 
     def _check_data(self) -> None:
-        beside = self._beside()
-        known = beside if self._settings().metadata.sqlite is not None else beside.with_name(beside.name + WITNESSES[0])
-        check_data_place(open_store(StorePlace.of(self._settings().data)), known)
+        check_data_place(open_store(StorePlace.of(self._settings().data)), earlier_trace(self._settings().metadata))
 
     def _check_metadata(self) -> None:
         if self._settings().metadata.sqlite is None:

@@ -28,11 +28,18 @@ def check(
     connect: Annotated[
         bool,
         typer.Option(
-            "--connect", help="Ask every catalog that topics use what it is going to do, and the control topic's cluster; writes nothing."
+            "--connect",
+            help="Also ask the bucket or data folder, the metadata store, every catalog that topics use, the Kafka clusters of sources "
+            "and the control topic's cluster; writes nothing.",
         ),
     ] = False,
     probe: Annotated[
-        bool, typer.Option("--probe", help="With --connect: also make a table in each catalog, commit to it, and drop it again.")
+        bool,
+        typer.Option(
+            "--probe",
+            help="With --connect: also create an object and delete it, and make a table in each catalog, commit to it, and drop it again. "
+            "The logs are never written.",
+        ),
     ] = False,
 ) -> int:
     """Validate the file and everything it names, without connecting anywhere unless asked to."""
@@ -53,12 +60,16 @@ def check(
             print(f"note: {note}")
     checked = []
     if connect:
+        data, metadata = _storage(settings, output, probe)
+        document |= {"data": _document(data), "metadata": _document(metadata)}
         catalogs = _catalogs(settings, output, probe)
         document["catalogs"] = [_document(one) for one in catalogs]
+        sources = _sources(settings, output)
+        document["sources"] = [_document(one) for one in sources]
         topic = _control_topic(settings, output)
         if topic is not None:
             document["control_topic"] = _document(topic)
-        checked = [*catalogs, *([] if topic is None else [topic])]
+        checked = [data, metadata, *catalogs, *sources, *([] if topic is None else [topic])]
     if output is Output.JSON:
         print_json(document)
     return {Verdict.WRONG: WRONG, Verdict.UNTOLD: UNTOLD}.get(worst(one.verdict for one in checked), FINE)
@@ -71,6 +82,32 @@ def _notes(settings: Settings) -> list[str]:
         return []
     folder = f"every executor must see {settings.data.uri} under this path, on a shared file system; a bucket is reached from everywhere"
     return [f"spark runs at {redacted(elsewhere)} and data.uri is a folder: {folder} (docs/operations/spark.md)"]
+
+
+def _storage(settings: Settings, output: Output, probe: bool) -> tuple[Checked, Checked]:
+    """What data folder or bucket, and metadata store said; printed while they are asked."""
+    from archiver.daemon.storage_check import check_data, check_metadata
+
+    data = check_data(settings, SystemIds(), probe=probe)
+    if output is Output.TEXT:
+        _print("data", data)
+    metadata = check_metadata(settings, SystemClock(), probe=probe)
+    if output is Output.TEXT:
+        _print("metadata", metadata)
+    return data, metadata
+
+
+def _sources(settings: Settings, output: Output) -> list[Checked]:
+    """What the Kafka clusters of sources said; printed while they are asked."""
+    found = []
+    for kafka in [source.kafka for source in settings.sources if source.kafka is not None]:
+        from intake.sources.kafka_check import check_source
+
+        one = check_source(kafka, [topic.name for topic in settings.topics if topic.mirrored], SystemClock())
+        found.append(one)
+        if output is Output.TEXT:
+            _print("source", one)
+    return found
 
 
 def _catalogs(settings: Settings, output: Output, probe: bool) -> list[Checked]:

@@ -17,6 +17,7 @@ from archiver.errors import NotPermitted, RetryLater
 from archiver.objects.cluster import read_cluster
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.store import ObjectStore
+from archiver.settings_metadata import MetadataSettings
 
 WITNESSES = (".intake.tail", ".control.tail")
 """Files that tell how far a log once reached, behind the name of what they lie beside."""
@@ -39,6 +40,30 @@ def check_data_place(store: ObjectStore, metadata: Path) -> None:
     if not store.root.parent.is_dir():
         raise RetryLater(f"the data folder {store.root} does not exist, nor does {store.root.parent}: mount it, or make that folder")
     _check_may_write(store.root.parent, "data.uri", known)
+
+
+def earlier_trace(metadata: MetadataSettings) -> Path:
+    """A file of this machine that an earlier run of the deployment has left, if there was one."""
+    beside = metadata.beside
+    return beside if metadata.sqlite is not None else beside.with_name(beside.name + WITNESSES[0])
+
+
+def check_database_rights(path: Path) -> None:
+    """Raise `NotPermitted` if this user may not write the metadata database, or beside it, where SQLite keeps its log."""
+    for place in (path.parent, path):
+        if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            why = f"the user {_user()} may not write {place} (metadata.sqlite.path); give it that right (chown, chmod)"
+            raise NotPermitted(f"{why}, or run as the daemon's user")
+
+
+def check_state_folder_place(folder: Path) -> None:
+    """As `check_state_folder`, and makes nothing."""
+    if folder.is_dir():
+        _check_may_write(folder, "metadata.etcd.state", known=False)
+    elif folder.parent.is_dir():
+        _check_may_write(folder.parent, "metadata.etcd.state", known=False)
+    else:
+        raise RetryLater(f"neither the folder {folder} (metadata.etcd.state) nor {folder.parent} exists")
 
 
 def check_state_folder(folder: Path) -> None:

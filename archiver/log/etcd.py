@@ -88,18 +88,8 @@ class EtcdLogStore:
         start, end = self.keys.all()
         some = rpc.RequestOp(request_range=rpc.RangeRequest(key=start, range_end=end, limit=1, keys_only=True))
         mark, others = values(self._write(rpc.TxnRequest(success=[get(self.keys.format()), some])))
-        if not mark and others:
-            raise Halt(
-                f"{self.cluster.name} holds keys below {self.keys.prefix} that are not the archiver's ({others[0].key!r}); give "
-                "metadata.etcd.prefix one of its own"
-            )
-        if not mark:
+        if not is_begun(self.cluster.name, self.keys.prefix, mark, others):
             self._write(rpc.TxnRequest(compare=[absent(self.keys.format())], success=[put(self.keys.format(), FORMAT)]))
-        elif mark[0].value != FORMAT:
-            raise Halt(
-                f"{self.cluster.name} has format {mark[0].value.decode(errors='replace')} below {self.keys.prefix}, this version reads "
-                f"format {FORMAT.decode()}; use the archiver version that wrote it"
-            )
 
     def _write(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
         """A transaction that is harmless when it is repeated."""
@@ -288,6 +278,20 @@ class EtcdLog:
         if not floor or not tail:
             raise Corrupted(f"log {self.name} has vanished from {self._cluster.name} below {self._keys.prefix}")
         return int(floor[0].value), int(tail[0].value)
+
+
+def is_begun(cluster: str, prefix: str, mark: list[kv.KeyValue], others: list[kv.KeyValue]) -> bool:
+    """Whether the prefix is ours, by its `format` key (`mark`); False if nothing is below it. Raises `Halt` for anything else."""
+    if not mark and others:
+        raise Halt(
+            f"{cluster} holds keys below {prefix} that are not the archiver's ({others[0].key!r}); give metadata.etcd.prefix one of its own"
+        )
+    if mark and mark[0].value != FORMAT:
+        raise Halt(
+            f"{cluster} has format {mark[0].value.decode(errors='replace')} below {prefix}, this version reads format {FORMAT.decode()}; "
+            "use the archiver version that wrote it"
+        )
+    return bool(mark)
 
 
 def get(key: bytes) -> rpc.RequestOp:

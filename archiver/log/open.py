@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from archiver.clock import Clock
 from archiver.ids import IdSource
@@ -15,6 +15,9 @@ from archiver.log.lease import FileLease, Lease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
 from archiver.settings_metadata import EtcdSettings, MetadataSettings
+
+if TYPE_CHECKING:
+    from archiver.log.etcd_cluster import Access
 
 LEADER: Final = "leader"
 """The lease of who archives and cleans."""
@@ -55,11 +58,18 @@ def open_metadata(settings: MetadataSettings, entry_bytes_max: int, clock: Clock
 
 
 def _open_etcd(settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock: Clock, ids: IdSource) -> MetadataStore:
-    from archiver.log.etcd_cluster import Access
     from archiver.log.etcd_metadata import EtcdMetadata
 
+    lease_ttl_s = math.ceil(settings.lease_ttl)
+    return EtcdMetadata(etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, beside, clock, ids)
+
+
+def etcd_access(settings: EtcdSettings) -> Access:
+    """How the cluster of the settings is reached."""
+    from archiver.log.etcd_cluster import Access
+
     tls = settings.tls
-    access = Access(
+    return Access(
         addresses=settings.addresses,
         timeout_s=settings.request_timeout,
         ca_file=None if tls is None else tls.ca_file,
@@ -68,4 +78,3 @@ def _open_etcd(settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock
         user=settings.user,
         password=None if settings.password is None else settings.password.get_secret_value(),
     )
-    return EtcdMetadata(access, settings.prefix, math.ceil(settings.lease_ttl), entry_bytes_max, beside, clock, ids)

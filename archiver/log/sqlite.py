@@ -23,6 +23,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -208,36 +209,17 @@ class SqliteLogStore:
     def _prepare(self, connection: sqlite3.Connection) -> None:
         # Look before the switch to WAL: a foreign database must stay as it is.
         connection.execute("begin")
-        fresh = self._is_fresh(connection)
+        fresh = _is_fresh(connection, self.path)
         connection.execute("commit")
         self._use_wal(connection)
         connection.execute("pragma synchronous = full")
         if fresh:
             connection.execute("begin immediate")
-            if self._is_fresh(connection):
+            if _is_fresh(connection, self.path):
                 connection.execute("create table logs (name text primary key, floor integer not null) without rowid")
                 connection.execute(f"pragma application_id = {_APPLICATION_ID}")
                 connection.execute(f"pragma user_version = {FORMAT}")
             connection.execute("commit")
-
-    def _is_fresh(self, connection: sqlite3.Connection) -> bool:
-        """True for an empty database, False for one of ours; `Halt` for anything else. Runs inside a transaction."""
-        application = connection.execute("pragma application_id").fetchone()[0]
-        version = connection.execute("pragma user_version").fetchone()[0]
-        tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
-        if application == _APPLICATION_ID:
-            if version != FORMAT:
-                raise Halt(
-                    f"metadata database {self.path} has format {version}, this version reads format {FORMAT}; "
-                    "use the archiver version that wrote it"
-                )
-            return False
-        if application or version or tables:
-            raise Halt(
-                f"{self.path} is a database of something else (application id {application}, {tables} tables), not archiver metadata; "
-                "give metadata.sqlite.path a file of its own"
-            )
-        return True
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         # Two processes that switch the mode of a new file at once can get "locked" without SQLite having waited: wait here.
@@ -273,23 +255,62 @@ class SqliteLogStore:
 
     def _translated(self, error: sqlite3.Error | OSError) -> ArchiverError:
         """What an error outside COMMIT means."""
-        place = f"metadata database {self.path}"
-        if isinstance(error, OSError):
-            return Halt(f"{place} cannot be used: {error.strerror}; restore it or check the path")
-        primary = _primary(error)
-        if primary in _LOCKED:
-            return RetryLater(f"{place} was locked by another process for more than {self._busy_timeout_s} s; nothing was written")
-        if primary == sqlite3.SQLITE_FULL:
-            return RetryLater(f"{place}: the disk is full, nothing was written; free some space")
-        if primary in _TRANSIENT:
-            return RetryLater(f"{place}: {error}; nothing was written")
-        if primary == sqlite3.SQLITE_NOTADB:
-            return Halt(f"{self.path} is not a database; give metadata.sqlite.path a file of its own, or restore it")
-        if primary == sqlite3.SQLITE_CORRUPT:
-            return Corrupted(f"{place} is damaged: {error}; restore it from a backup")
-        if primary in _REFUSED:
-            return Halt(f"{place} cannot be opened or written: {error}; check that file and folder exist and belong to this user")
-        return Halt(f"{place}: {error}")
+        return _translated(error, self.path, self._busy_timeout_s)
+
+
+def _is_fresh(connection: sqlite3.Connection, path: Path) -> bool:
+    """True for an empty database, False for one of ours; `Halt` for anything else. Runs inside a transaction."""
+    application = connection.execute("pragma application_id").fetchone()[0]
+    version = connection.execute("pragma user_version").fetchone()[0]
+    tables = connection.execute("select count(*) from sqlite_master").fetchone()[0]
+    if application == _APPLICATION_ID:
+        if version != FORMAT:
+            raise Halt(
+                f"metadata database {path} has format {version}, this version reads format {FORMAT}; use the archiver version that wrote it"
+            )
+        return False
+    if application or version or tables:
+        raise Halt(
+            f"{path} is a database of something else (application id {application}, {tables} tables), not archiver metadata; "
+            "give metadata.sqlite.path a file of its own"
+        )
+    return True
+
+
+def _translated(error: sqlite3.Error | OSError, path: Path, busy_timeout_s: float) -> ArchiverError:
+    """What an error outside COMMIT means."""
+    place = f"metadata database {path}"
+    if isinstance(error, OSError):
+        return Halt(f"{place} cannot be used: {error.strerror}; restore it or check the path")
+    primary = _primary(error)
+    if primary in _LOCKED:
+        return RetryLater(f"{place} was locked by another process for more than {busy_timeout_s} s; nothing was written")
+    if primary == sqlite3.SQLITE_FULL:
+        return RetryLater(f"{place}: the disk is full, nothing was written; free some space")
+    if primary in _TRANSIENT:
+        return RetryLater(f"{place}: {error}; nothing was written")
+    if primary == sqlite3.SQLITE_NOTADB:
+        return Halt(f"{path} is not a database; give metadata.sqlite.path a file of its own, or restore it")
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return Corrupted(f"{place} is damaged: {error}; restore it from a backup")
+    if primary in _REFUSED:
+        return Halt(f"{place} cannot be opened or written: {error}; check that file and folder exist and belong to this user")
+    return Halt(f"{place}: {error}")
+
+
+def tails(path: Path, busy_timeout_s: float) -> dict[str, int]:
+    """The logs of the database and the index that each one's next entry gets. Makes and changes nothing; raises as `SqliteLogStore`."""
+    # Without a WAL file no process uses the database, and SQLite would make one to read it.
+    unused = not path.with_name(f"{path.name}-wal").exists()
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro{'&immutable=1' if unused else ''}", busy_timeout_s, uri=True)) as connection:
+            if _is_fresh(connection, path):
+                return {}
+            names = [name for (name,) in connection.execute("select name from logs limit 100") if _NAME.fullmatch(name)]
+            question = "select max(floor, ifnull((select max(idx) + 1 from log_{0}), 0)) from logs where name = '{0}'"
+            return {name: int(connection.execute(question.format(name)).fetchone()[0]) for name in names}
+    except (sqlite3.Error, OSError) as error:
+        raise _translated(error, path, busy_timeout_s) from error
 
 
 class SqliteLog:

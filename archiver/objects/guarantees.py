@@ -34,15 +34,19 @@ def check_guarantees(store: ObjectStore) -> None:
     if not isinstance(store, CreatesInParts):
         return
     key = probe_key()
+    if _created(lambda: store.create(key, PROBE)):
+        check_new_object(store, key)
+
+
+def check_new_object(store: ObjectStore, key: str) -> None:
+    """As `check_guarantees`, with the object that was just created under `key` with the bytes `PROBE`."""
     where = store.uri(key)
-    if not _created(lambda: store.create(key, PROBE)):
-        return
     if _created(lambda: store.create(key, PROBE)):
         raise ConfigInvalid(
             f"the store replaced {where} although it was asked not to (If-None-Match: *): two writers could destroy each other's data; use "
             "a server that keeps conditional writes, and no proxy that strips their headers"
         )
-    if _created(lambda: store.create_in_parts(key, PROBE)):
+    if isinstance(store, CreatesInParts) and _created(lambda: store.create_in_parts(key, PROBE)):
         raise ConfigInvalid(
             f"the store replaced {where} by an upload in parts although it was asked not to (If-None-Match: * of CompleteMultipartUpload); "
             "use a server that keeps that condition"

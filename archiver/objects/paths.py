@@ -94,6 +94,11 @@ def probe_key() -> str:
     return "probe/conditional-create"
 
 
+def store_probe_key(name: str) -> str:
+    """An object that `config check --connect --probe` creates and deletes; `name` as for a catalog's probe."""
+    return f"{catalog_probe_prefix(name)}.object"
+
+
 def catalog_probe_prefix(name: str) -> str:
     """Where a table lies that is made to ask a catalog how it makes tables, and is dropped again; without a slash at the end."""
     if not _PROBE.fullmatch(name):

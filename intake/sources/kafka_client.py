@@ -23,8 +23,8 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
 
 from archiver.clock import Clock
 from archiver.errors import RetryLater
@@ -152,6 +152,20 @@ class KafkaClient:
             self._leaderless = {place for place in self._leaderless if place[0] != name}
             self._leaderless |= {(name, one.id) for one in answer.partitions if is_leaderless(one)}
         return found
+
+    def unreadable(self, names: Collection[str]) -> list[str] | None:
+        """Those of the topics, at most `PER_QUESTION`, that our user may describe and not read; None if the cluster does not say."""
+        answers = _Answers[str](self._timeout_s, self._log)
+        asked = self._admin.describe_topics(
+            TopicCollection(sorted(names)[:PER_QUESTION]), request_timeout=self._timeout_s, include_authorized_operations=True
+        )
+        for name, future in asked.items():
+            answers.hear(name, future, f"the cluster does not describe topic {name}")
+        answers.unanswered()
+        told = {name: answer.authorized_operations for name, answer in answers.found.items()}
+        if not all(told.values()):
+            return None
+        return sorted(name for name, operations in told.items() if not {AclOperation.READ, AclOperation.ALL} & set(operations))
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         low, high = self._offsets(places, _SPECS.earliest()), self._offsets(places, _SPECS.latest())

@@ -125,6 +125,37 @@ def test_a_topic_that_is_missing(secured: KafkaServer, cluster: Cluster, topic: 
     assert topic not in cluster.admin.list_topics(timeout=30).topics
 
 
+def source_found(folder: Path, brokers: str, user: str, topics: str) -> tuple[int, Found]:
+    """The exit code, and what was found of a source that mirrors `topics`."""
+    folder.mkdir()
+    (folder / "password").write_text(f"{PASSWORDS[user]}\n")
+    properties = {**login(user, ""), "sasl.password": {"file": "password"}}
+    kafka = {"name": "upstream", "brokers": brokers, "topics": topics, "request_timeout": "5s", "properties": properties}
+    done = Deployment(folder, overrides={"sources": [{"kafka": kafka}]}).cli("config", "check", "--connect", "--output", "json")
+    no_secret(done)
+    (found,) = done.json()["sources"]
+    assert (found["name"], found["type"]) == ("upstream", "kafka")
+    return done.code, {item["check"]: (item["verdict"], item["told"]) for item in found["findings"]}
+
+
+def test_topics_of_a_source(secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        cluster.create(f"{topic}-{name}", 3)
+        allow(cluster, f"{topic}-{name}", "writer", AclOperation.DESCRIBE)
+    allow(cluster, f"{topic}-a", "reader", AclOperation.READ)
+    code, found = source_found(tmp_path / "admin", secured.brokers, "admin", f"{topic}-.*")
+    assert (code, found["reachable"][0]) == (0, "fine")
+    assert found["topics"] == ("fine", "2 topics match, with 6 partitions")
+    assert found["rights"] == ("fine", "our user may read them")
+    code, found = source_found(tmp_path / "reader", secured.brokers, "reader", f"{topic}-.*")
+    assert (code, found["topics"]) == (0, ("fine", "1 topic matches, with 3 partitions"))
+    code, found = source_found(tmp_path / "writer", secured.brokers, "writer", f"{topic}-a")
+    assert (code, found["rights"][0]) == (1, "wrong")
+    assert f"describe and not read {topic}-a" in found["rights"][1]
+    code, found = source_found(tmp_path / "none", secured.brokers, "admin", f"{topic}-none")
+    assert (code, found["topics"][0]) == (0, "note")
+
+
 def test_limits_that_events_do_not_fit(secured: KafkaServer, cluster: Cluster, topic: str, tmp_path: Path) -> None:
     cluster.create(topic, 1, max_message_bytes=300_000)
     code, found = asked(deployed(tmp_path / "a", secured.brokers, topic, "admin"))

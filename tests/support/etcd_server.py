@@ -208,12 +208,12 @@ class EtcdThree:
         raise AssertionError("nobody leads")
 
 
-def enable_auth(etcd: Etcd, root: User, user: User, prefix: str) -> None:
-    """Make etcd ask who comes; `user` may do anything below `prefix` and nothing else."""
+def enable_auth(etcd: Etcd, root: User, user: User, prefix: str, *, read_only: bool = False) -> None:
+    """Make etcd ask who comes; `user` may do anything below `prefix`, or only read there, and nothing else."""
     with etcd.client() as client:
         stub = import_etcd3().etcdrpc.AuthStub(client.channel)
         start, end = f"{prefix}/".encode(), f"{prefix}0".encode()
-        permission = {"permType": 2, "key": start, "range_end": end}
+        permission = {"permType": 0 if read_only else 2, "key": start, "range_end": end}
         for one in (root, user):
             stub.UserAdd(rpc.AuthUserAddRequest(name=one.name, password=one.password), timeout=5)
         for role in ("root", "archiver"):

@@ -1,0 +1,153 @@
+"""`archiver config check --connect`: whether the data folder or bucket and the metadata store can be used, before a daemon needs them.
+
+Reads only. With a probe, one object is created under a key of its own, created again (which must be refused) and deleted; no log is ever
+written. Each request to a bucket is tried `TRIES_MAX` times at most, so a bucket that is away is reported within two minutes by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from archiver.checked import Checked, Finding, Verdict
+from archiver.clock import Clock
+from archiver.daemon.places import (
+    check_data_place,
+    check_database_rights,
+    check_metadata_place,
+    check_state_folder_place,
+    earlier_trace,
+)
+from archiver.errors import ArchiverError, OutcomeUnknown, RetryLater
+from archiver.ids import IdSource
+from archiver.log.sqlite import tails
+from archiver.objects.cluster import read_cluster
+from archiver.objects.guarantees import PROBE, check_new_object
+from archiver.objects.local import LocalObjectStore
+from archiver.objects.open import open_store
+from archiver.objects.paths import probe_key, store_probe_key
+from archiver.objects.place import StorePlace
+from archiver.objects.store import ObjectStore
+from archiver.settings import Settings
+from archiver.settings_metadata import EtcdSettings, SqliteSettings
+from archiver.wording import counted
+
+TRIES_MAX = 2
+LOGS = ("intake", "control")
+
+
+def check_data(settings: Settings, ids: IdSource, *, probe: bool) -> Checked:
+    """The data folder, or the bucket."""
+    place = _place(settings)
+    return Checked(settings.data.uri, "s3" if place.is_s3 else "folder", tuple(_of_data(settings, place, ids, probe)))
+
+
+def check_metadata(settings: Settings, clock: Clock, *, probe: bool) -> Checked:
+    """The SQLite database, or the etcd cluster."""
+    sqlite, etcd = settings.metadata.sqlite, settings.metadata.etcd
+    if sqlite is not None:
+        return Checked(str(sqlite.path), "sqlite", tuple(_of_sqlite(settings, sqlite)))
+    assert etcd is not None, "settings demand a metadata store"
+    return Checked(", ".join(etcd.addresses), "etcd", tuple(_of_etcd(etcd, clock, probe)))
+
+
+def _place(settings: Settings) -> StorePlace:
+    place = StorePlace.of(settings.data)
+    return replace(place, s3=replace(place.s3, attempts_max=min(TRIES_MAX, place.s3.attempts_max)))
+
+
+def _verdict(error: ArchiverError) -> Verdict:
+    return Verdict.UNTOLD if isinstance(error, RetryLater | OutcomeUnknown) else Verdict.WRONG
+
+
+def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) -> Iterator[Finding]:
+    check = "reachable"
+    try:
+        store = open_store(place)
+        check_data_place(store, earlier_trace(settings.metadata))
+        if isinstance(store, LocalObjectStore) and not store.root.is_dir():
+            yield Finding(check, Verdict.NOTE, f"{store.root} does not exist yet; the first start makes it")
+            return
+        next(store.list(probe_key()), None)
+        yield Finding(check, Verdict.FINE, "objects can be listed and read")
+        check = "cluster"
+        identity = read_cluster(store)
+    except ArchiverError as error:
+        yield Finding(check, _verdict(error), str(error))
+        return
+    if identity is None:
+        yield Finding(check, Verdict.NOTE, "it belongs to no cluster yet; the first start writes cluster.json")
+    elif identity.name != settings.cluster:
+        why = f"it belongs to cluster {identity.name!r}; correct `cluster`, or give this cluster a `data.uri` of its own"
+        yield Finding(check, Verdict.WRONG, why)
+        return
+    else:
+        yield Finding(check, Verdict.FINE, f"it belongs to cluster {identity.name}")
+    if probe:
+        yield from _probed(store, store_probe_key(f"Archiver_Probe_{ids.random_bytes(8).hex()}"))
+
+
+def _probed(store: ObjectStore, key: str) -> Iterator[Finding]:
+    """Create, create again, delete; the deletion is tried whatever happens before."""
+    check = "conditional create"
+    try:
+        store.create(key, PROBE)
+        check_new_object(store, key)
+        created = Finding(check, Verdict.FINE, "an object was created, and a second one under its key was refused")
+    except ArchiverError as error:
+        created = Finding(check, _verdict(error), str(error))
+    finally:
+        removal = _removed(store, key)
+    yield created
+    yield removal
+
+
+def _removed(store: ObjectStore, key: str) -> Finding:
+    try:
+        store.delete(key)
+        if store.info(key) is None:
+            return Finding("removal", Verdict.FINE, "the object was deleted")
+        why = "it is still there after its deletion"
+    except ArchiverError as error:
+        why = str(error)
+    return Finding("removal", Verdict.WRONG, f"{store.uri(key)} may still be there: {why}; delete it by hand")
+
+
+def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[Finding]:
+    try:
+        check_metadata_place(sqlite.path, open_store(_place(settings)))
+        if not sqlite.path.exists():
+            yield Finding("reachable", Verdict.NOTE, f"{sqlite.path} does not exist yet; the first start makes it")
+            return
+        found = tails(sqlite.path, sqlite.busy_timeout)
+        yield Finding("reachable", Verdict.FINE, f"it can be read, {_lengths(found)}")
+        check_database_rights(sqlite.path)
+    except ArchiverError as error:
+        yield Finding("reachable", _verdict(error), str(error))
+
+
+def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[Finding]:
+    from archiver.log.etcd_check import EtcdLook
+
+    check = "state folder"
+    try:
+        check_state_folder_place(etcd.state)
+        yield Finding(check, Verdict.FINE, f"{etcd.state} can be used")
+        check = "reachable"
+        with EtcdLook(etcd, clock) as look:
+            found = look.tails(LOGS)
+            if found is None:
+                yield Finding(check, Verdict.NOTE, f"it answers, and has nothing below {etcd.prefix} yet; the first start writes there")
+            else:
+                yield Finding(check, Verdict.FINE, f"it answers, {_lengths(found)}")
+            if probe:
+                check = "write"
+                look.check_write(LOGS)
+                yield Finding(check, Verdict.FINE, "it would take a write; nothing was written")
+    except ArchiverError as error:
+        yield Finding(check, _verdict(error), str(error))
+
+
+def _lengths(found: Mapping[str, int]) -> str:
+    lengths = [f"{counted(found[log], 'entry', 'entries')} in the {log} log" for log in LOGS if log in found]
+    return f"with {' and '.join(lengths)} so far" if lengths else "without any log yet"
