@@ -27,7 +27,7 @@ from archiver.settings_groups import (
     TestingSettings,
 )
 from archiver.settings_kafka import KafkaSourceSettings
-from archiver.settings_load import explain, problems_of, read_document
+from archiver.settings_load import explain, is_known, problems_of, read_document, salvaged
 from archiver.settings_metadata import MetadataSettings, SqliteSettings
 from archiver.settings_mirrored import mirror_problems
 from archiver.settings_registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
@@ -160,11 +160,13 @@ def load_settings(
         parts = _Parts.of(settings)
     except ValidationError as error:
         problems, parts = problems_of(error, Settings), _Parts.valid_in(document, around)
-    problems += [problem for problem in parts.problems() if problem not in problems]
+    taken = {at for at, _ in problems}  # of a value that is wrong by itself nothing more is said
+    problems += [(at, words) for at, words in parts.problems() if at not in taken]
     bounds = CompileSettings() if settings is None else settings.schema_registry.compile
     for position, topic in parts.topics:
         for name, group in (("key", topic.key), ("value", topic.value)):
-            problems += [] if group is None else [(("topics", position, name, *at), words) for at, words in schema(group, bounds)]
+            found = [] if group is None or not _is_whole(group) else schema(group, bounds)
+            problems += [(("topics", position, name, *at), words) for at, words in found]
     if problems or settings is None:
         # Not chained: the library's error holds the values, and some of them are secret.
         raise ConfigInvalid(explain(path, problems, lines)) from None
@@ -192,10 +194,13 @@ class _Parts:
     catalogs: Sequence[tuple[int, CatalogSettings]]
     topics: Sequence[tuple[int, TopicSettings]]
     sources: Sequence[tuple[int, SourceSettings]]
-    catalog_names: Sequence[str]
-    topic_names: Sequence[str]
+    catalog_names: Sequence[str] | None
+    """None if `catalogs` is no list, so that they are not known; alike `topic_names`."""
+    topic_names: Sequence[str] | None
     registry: bool
     """Whether there is a schema registry, valid or not."""
+    sources_known: bool = True
+    """Whether every Kafka source says which topics it mirrors."""
 
     @classmethod
     def of(cls, settings: Settings) -> _Parts:
@@ -206,14 +211,19 @@ class _Parts:
 
     @classmethod
     def valid_in(cls, document: Mapping[str, Any], around: Surroundings) -> _Parts:
-        """Of a file that is not valid as a whole."""
+        """Of a file that is not valid as a whole: of each entry the fields that are valid, so that a second problem of it is found too."""
+        sources = document.get("sources")
+        found = _salvaged(SourceSettings, sources, around)
+        mirroring = [item for item in (sources if isinstance(sources, list) else []) if not isinstance(item, dict) or "kafka" in item]
+        readable = [source for _, source in found if source.kafka is not None and is_known(source.kafka.topics)]
         return cls(
-            _valid(CatalogSettings, document.get("catalogs"), around),
-            _valid(TopicSettings, document.get("topics"), around),
-            _valid(SourceSettings, document.get("sources"), around),
+            _salvaged(CatalogSettings, document.get("catalogs"), around),
+            _salvaged(TopicSettings, document.get("topics"), around),
+            found,
             _names(document.get("catalogs")),
             _names(document.get("topics")),
             _has_registry(document.get("schema_registry")),
+            isinstance(sources, list | None) and len(readable) == len(mirroring),
         )
 
     def problems(self) -> Problems:
@@ -221,22 +231,33 @@ class _Parts:
         return [*_catalog_problems(self), *_topic_problems(self), *_source_problems(self), *_schema_problems(self)]
 
 
-def _valid(group: type[_G], items: object, around: Surroundings) -> list[tuple[int, _G]]:
-    found = []
-    for position, item in enumerate(items if isinstance(items, list) else []):
-        try:
-            found.append((position, group.model_validate(item, context=around)))
-        except ValidationError:
-            continue  # Told as a problem of the whole.
-    return found
+def _salvaged(group: type[_G], items: object, around: Surroundings) -> list[tuple[int, _G]]:
+    found = ((position, salvaged(group, item, around)) for position, item in enumerate(items if isinstance(items, list) else []))
+    return [(position, one) for position, one in found if one is not None]
 
 
-def _names(items: object) -> list[str]:
+def _is_whole(group: Group) -> bool:
+    """Whether a group is valid by itself; what was salvaged of an entry may lack what it needs."""
+    try:
+        type(group).model_validate(group.model_dump(by_alias=True))
+    except ValidationError:
+        return False
+    return True
+
+
+def _names(items: object) -> list[str] | None:
+    if items is not None and not isinstance(items, list):
+        return None
     return [str(item["name"]) for item in (items if isinstance(items, list) else []) if isinstance(item, dict) and "name" in item]
 
 
 def _has_registry(group: object) -> bool:
     return isinstance(group, dict) and group.get("confluent") is not None
+
+
+def _is_missing(name: str | None, names: Sequence[str] | None) -> bool:
+    """Whether a name is none of them; False for a name or for names that are not known."""
+    return name is not None and names is not None and name not in names
 
 
 def _known(names: Sequence[str]) -> str:
@@ -247,7 +268,7 @@ def _catalog_problems(parts: _Parts) -> Problems:
     problems: Problems = []
     seen: dict[str, int] = {}
     for position, catalog in parts.catalogs:
-        if catalog.name in seen:
+        if is_known(catalog.name) and catalog.name in seen:
             where = ("catalogs", position, "name")
             problems.append((where, f"the catalog {catalog.name} is defined twice (catalogs[{seen[catalog.name]}]); rename or remove one"))
         seen.setdefault(catalog.name, position)
@@ -256,14 +277,15 @@ def _catalog_problems(parts: _Parts) -> Problems:
 
 def _source_problems(parts: _Parts) -> Problems:
     problems: Problems = [
-        (("sources", position, "files", "topic"), str(no_topic(source.files.topic, parts.topic_names)))
+        (("sources", position, "files", "topic"), str(no_topic(source.files.topic, parts.topic_names or ())))
         for position, source in parts.sources
-        if source.files is not None and source.files.topic not in parts.topic_names
+        if source.files is not None and _is_missing(source.files.topic, parts.topic_names)
     ]
     return problems + mirror_problems(
-        parts.topics,
-        [(position, source.kafka) for position, source in parts.sources if source.kafka],
+        [(position, topic) for position, topic in parts.topics if is_known(topic.name)],
+        [(position, source.kafka) for position, source in parts.sources if source.kafka and is_known(source.kafka.topics)],
         {source.files.topic: position for position, source in parts.sources if source.files is not None},
+        parts.sources_known,
     )
 
 
@@ -273,19 +295,17 @@ def _topic_problems(parts: _Parts) -> Problems:
     tables: dict[tuple[str, str], str] = {}
     for position, topic in parts.topics:
         here = ("topics", position)
-        if topic.name in names:
+        if is_known(topic.name) and topic.name in names:
             problems.append(
                 ((*here, "name"), f"the topic {topic.name} is defined twice (topics[{names[topic.name]}]); rename or remove one")
             )
-            continue
-        names[topic.name] = position
+        names.setdefault(topic.name, position)
         catalog, table = topic.archive.catalog, topic.archive.table
-        if catalog is None or table is None:
+        if _is_missing(catalog, parts.catalog_names):
+            known = _known(parts.catalog_names or ())
+            problems.append(((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}"))
+        if catalog is None or table is None or not is_known(topic.name):
             continue
-        if catalog not in parts.catalog_names:
-            problems.append(
-                ((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {_known(parts.catalog_names)}")
-            )
         # Several catalogs do not distinguish case, so neither may two topics.
         owner = tables.setdefault((catalog, table.casefold()), topic.name)
         if owner != topic.name:
@@ -309,12 +329,12 @@ def _schema_problems(parts: _Parts) -> Problems:
     return problems
 
 
-def _no_dlq(topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str]) -> str | None:
+def _no_dlq(topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str] | None) -> str | None:
     """Why a topic cannot take the records of another that do not decode."""
     if name == topic.name:
         return f"{name} is this topic itself; name another one"
-    if name not in names:
-        return str(no_topic(name, names))
+    if _is_missing(name, names):
+        return str(no_topic(name, names or ()))
     other = topics.get(name)
     if other is not None and any(side is not None and side.validation != "none" for side in (other.key, other.value)):
         return f"the topic {name} validates its records itself, so it could refuse them; name one without validate"

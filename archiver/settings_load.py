@@ -7,20 +7,22 @@ every problem is told at once, with line, key path and what to do, and that no v
 from __future__ import annotations
 
 import difflib
+import functools
 import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from archiver.errors import ConfigInvalid
 from archiver.redaction import excerpt
-from archiver.settings_types import Located, format_duration, format_size, parse_duration, parse_size
+from archiver.settings_types import Group, Located, Surroundings, format_duration, format_size, parse_duration, parse_size
 
+GroupT = TypeVar("GroupT", bound=Group)
 KeyPath = tuple[str | int, ...]
 DEPTH_MAX = 32
 """Deeper nesting is refused; ours is five deep."""
@@ -167,6 +169,44 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Ke
         found = cause.problems if isinstance(cause, Located) else [((), _words(item, at, model))]
         problems.extend(((*at, *below), message) for below, message in found)
     return problems
+
+
+def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT | None:
+    """The group with the fields of an item that are valid by themselves, for checks across groups; None if it has no fields at all.
+
+    A field that is missing or invalid has its default, or None if it has no default, whatever its type says.
+    """
+    try:
+        return group.model_validate(item, context=around)
+    except ValidationError:
+        if not isinstance(item, Mapping):
+            return None
+    values: dict[str, Any] = {}
+    for name, field in group.model_fields.items():
+        values[name] = None if field.is_required() else field.get_default(call_default_factory=True)
+        given = item.get(field.alias or name)
+        if given is None:
+            continue
+        try:
+            values[name] = _adapter(group, name).validate_python(given, context=around)
+        except ValidationError:
+            inner = _model_in(field.annotation)
+            part: Group | None = salvaged(inner, given, around) if inner is not None and issubclass(inner, Group) else None
+            values[name] = values[name] if part is None else part
+    return cast("GroupT", group.model_construct(**values))
+
+
+def is_known(field: object) -> bool:
+    """Whether a field of a group has a value: see `salvaged`."""
+    return field is not None
+
+
+@functools.cache
+def _adapter(group: type[Group], name: str) -> TypeAdapter[Any]:
+    """Validates one field alone. It takes a millisecond to make, and a file may have thousands of topics."""
+    field = group.model_fields[name]
+    kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    return TypeAdapter(kind)
 
 
 def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[KeyPath, int]) -> str:

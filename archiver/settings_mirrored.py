@@ -11,14 +11,19 @@ Problems = list[tuple[tuple[str | int, ...], str]]
 
 
 def mirror_problems(
-    topics: Sequence[tuple[int, TopicSettings]], mirrors: Sequence[tuple[int, KafkaSourceSettings]], read_into: Mapping[str, int]
+    topics: Sequence[tuple[int, TopicSettings]],
+    mirrors: Sequence[tuple[int, KafkaSourceSettings]],
+    read_into: Mapping[str, int],
+    mirrors_known: bool,
 ) -> Problems:
-    """What does not fit; everything with its position in the file. `read_into`: the topics of file sources."""
+    """What does not fit; everything with its position in the file. `read_into`: the topics of file sources. Unless `mirrors_known`, there
+    are further Kafka sources, and which topics they mirror cannot be read.
+    """
     problems: Problems = []
     names: dict[str, int] = {}
     for position, mirror in mirrors:
         first = names.setdefault(mirror.name, position)
-        if first != position:
+        if first != position and mirror.name is not None:
             problems.append(
                 (("sources", position, "kafka", "name"), f"{mirror.name} is the name of sources[{first}], too; give each its own")
             )
@@ -29,7 +34,7 @@ def mirror_problems(
             problems.append(
                 ((*here, "partitions"), f"sources[{matching[0]}] mirrors this topic, so it has as many as there: write partitions: 0")
             )
-        if topic.mirrored and not matching:
+        if topic.mirrored and not matching and mirrors_known:
             problems.append(((*here, "partitions"), "is 0, which is for mirrored topics, and no Kafka source mirrors this one"))
         if len(matching) > 1:
             problems.append(
