@@ -13,6 +13,7 @@ import json
 import zlib
 from typing import Any, Final
 
+from archiver.redaction import excerpt
 from archiver.wording import counted
 
 MAGIC: Final = b"Obj\x01"
@@ -130,7 +131,7 @@ def _decompressed(codec: bytes, block: bytes, bytes_max: int) -> bytes:
                 return _zstandard(block, bound)
     except (zlib.error, OSError, ValueError, EOFError) as error:
         raise DamagedContainer(f"a block cannot be decompressed ({error})") from error
-    raise DamagedContainer(f"its compression {codec[:20].decode('utf-8', 'replace')!r} is not supported")
+    raise DamagedContainer(f"its compression {excerpt(codec[:64].decode('utf-8', 'replace'))!r} is not supported")
 
 
 def _zstandard(block: bytes, bound: int) -> bytes:

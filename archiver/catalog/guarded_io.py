@@ -21,6 +21,7 @@ from archiver.catalog.avro_container import MAGIC, DamagedContainer, plain
 from archiver.catalog.iceberg_io import DurableFileIO
 from archiver.catalog.remote_limits import RemoteLimits
 from archiver.errors import Halt
+from archiver.redaction import excerpt
 
 IMPLEMENTATION = "archiver.catalog.guarded_io.GuardedFileIO"
 """Value of the catalog property `py-io-impl`."""
@@ -47,7 +48,7 @@ class GuardedFileIO(DurableFileIO):
         why = None if places is None else places.refusal(location)
         if why is not None:
             raise Halt(
-                f"table metadata names {location[:_SHOWN_MAX]!r}, which is not opened: {why}; if tables may lie there, "
+                f"table metadata names {excerpt(location, _SHOWN_MAX)!r}, which is not opened: {why}; if tables may lie there, "
                 "add it to catalogs[].locations"
             )
 

@@ -44,7 +44,7 @@ from archiver.catalog.iceberg_exchange import exchange_producer, removal_produce
 from archiver.catalog.iceberg_guard import guarded, guarded_table
 from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unauthorized, unreached
 from archiver.catalog.iceberg_properties import prepared_properties
-from archiver.catalog.iceberg_reading import reading, writing
+from archiver.catalog.iceberg_reading import reading, said, writing
 from archiver.catalog.iceberg_register import register
 from archiver.catalog.iceberg_values import (
     adds_order,
@@ -120,7 +120,7 @@ class IcebergTables:
             if metadata_lost(error):
                 raise _unreadable(identifier, error) from error
             if not tells_of_table(error):
-                raise RetryLater(f"{why}: it answers as no catalog does ({error}); is its uri right?") from error
+                raise RetryLater(f"{why}: it answers as no catalog does ({said(error)}); is its uri right?") from error
             return None
         except FileNotFoundError as error:
             raise _unreadable(identifier, error) from error
@@ -134,7 +134,7 @@ class IcebergTables:
             self._check_known(error)
             if self._rest and unreached(error):
                 self._reopen(catalog)
-            raise RetryLater(f"{why}: {error}") from error
+            raise RetryLater(f"{why}: {said(error)}") from error
 
     def create(
         self, identifier: Identifier, location: str, schema_json: str, granularity: Granularity, properties: Mapping[str, str]
@@ -150,7 +150,7 @@ class IcebergTables:
         # A namespace that is there already is none too many: there is no table in any case.
         except Exception as error:
             self._check_known(error)
-            raise RetryLater(f"namespace {shown(identifier[:-1])} cannot be made in catalog {self._name}: {error}") from error
+            raise RetryLater(f"namespace {shown(identifier[:-1])} cannot be made in catalog {self._name}: {said(error)}") from error
         spec, order = partition_spec(fields, granularity), sort_order(fields)
         try:
             table = catalog.create_table(identifier, schema, None if self._places else location, spec, order, dict(properties))
@@ -162,8 +162,10 @@ class IcebergTables:
         except Exception as error:
             self._check_known(error)
             if is_no(error):
-                raise RetryLater(f"table {shown(identifier)} was not created in catalog {self._name}: {error}") from error
-            raise OutcomeUnknown(f"table {shown(identifier)} may or may not have been created in catalog {self._name}: {error}") from error
+                raise RetryLater(f"table {shown(identifier)} was not created in catalog {self._name}: {said(error)}") from error
+            raise OutcomeUnknown(
+                f"table {shown(identifier)} may or may not have been created in catalog {self._name}: {said(error)}"
+            ) from error
         view = self._view(identifier, table)
         if not self._places and view.location.rstrip("/") != location.rstrip("/"):
             raise Halt(f"catalog {self._name} put table {shown(identifier)} at {view.location}, it must lie at {location}; drop it there")
@@ -185,13 +187,13 @@ class IcebergTables:
         except TableAlreadyExistsError as error:
             raise KeyExists(f"{shown(identifier)} of catalog {self._name}") from error
         except NotImplementedError as error:
-            raise Halt(f"catalog {self._name} takes no table that is there already ({error}); restore it from a backup") from error
+            raise Halt(f"catalog {self._name} takes no table that is there already ({said(error)}); restore it from a backup") from error
         except ArchiverError:
             raise
         # As a create: whoever asks again finds the table.
         except Exception as error:
             raise OutcomeUnknown(
-                f"table {shown(identifier)} may or may not have been registered in catalog {self._name}: {error}"
+                f"table {shown(identifier)} may or may not have been registered in catalog {self._name}: {said(error)}"
             ) from error
         return self._view(identifier, table)
 
@@ -282,7 +284,7 @@ class IcebergTables:
             catalog.commit_table(*request)
         # A lost connection, a locked database, a full disk: it may have been applied, only the table can tell (rule C6).
         except Exception as error:  # noqa: BLE001
-            return outcome_of(error), f"{type(error).__name__}: {error}"
+            return outcome_of(error), f"{type(error).__name__}: {said(error)}"
         return SwapOutcome.APPLIED, ""
 
     def live_files(self, view: TableView, snapshot_id: int | None = None, nulls_of: Collection[int] = ()) -> Iterator[LiveFile]:
@@ -338,7 +340,7 @@ class IcebergTables:
             try:
                 return _table(view).scan(row_filter=here, selected_fields=("kafka.partition", "kafka.offset")).to_arrow().num_rows
             except ValueError as error:  # pyiceberg's answer to what it does not support, equality deletes among it
-                raise Halt(f"table {shown(view.identifier)} cannot be read with its delete files applied: {error}") from error
+                raise Halt(f"table {shown(view.identifier)} cannot be read with its delete files applied: {said(error)}") from error
 
     def data_paths(self, view: TableView, since_sequence: int) -> frozenset[str]:
         """As the Protocol says."""
@@ -381,7 +383,7 @@ class IcebergTables:
     def _check_known(self, error: Exception) -> None:
         """Raise `Halt` if a REST catalog does not know who we are, also with a new token."""
         if self._rest and unauthorized(error):
-            raise Halt(f"catalog {self._name} refuses us ({error}): {advice(self._properties)}") from error
+            raise Halt(f"catalog {self._name} refuses us ({said(error)}): {advice(self._properties)}") from error
 
     def _open(self) -> Catalog:
         properties: dict[str, Any] = dict(self._properties)
@@ -389,9 +391,9 @@ class IcebergTables:
             try:
                 return guarded(load_catalog(self._name, **properties))
             except ValidationError as error:  # what answers is no catalog, now: a proxy's page, for example
-                raise CatalogAway(f"catalog {self._name} cannot be reached: what answers there is no catalog: {error}") from error
+                raise CatalogAway(f"catalog {self._name} cannot be reached: what answers there is no catalog: {said(error)}") from error
             except ValueError as error:
-                raise ConfigInvalid(f"catalog {self._name} cannot be used: {error}") from error
+                raise ConfigInvalid(f"catalog {self._name} cannot be used: {said(error)}") from error
             except Exception:
                 if self._rest:
                     raise  # nothing is made there, and a silent server would be waited for twice
@@ -402,11 +404,11 @@ class IcebergTables:
         # Opening changes nothing that matters, whatever the driver says.
         except Exception as error:
             self._check_known(error)
-            raise CatalogAway(f"catalog {self._name} cannot be reached: {error}") from error
+            raise CatalogAway(f"catalog {self._name} cannot be reached: {said(error)}") from error
 
 
 def _unreadable(identifier: Identifier, error: Exception) -> Halt:
-    return Halt(f"table {shown(identifier)}: its metadata cannot be read ({error}); restore the file or register the table anew")
+    return Halt(f"table {shown(identifier)}: its metadata cannot be read ({said(error)}); restore the file or register the table anew")
 
 
 def _of_its_spec(view: TableView, item: DataFile) -> DataFileOfTable:

@@ -1,9 +1,9 @@
 """pyiceberg's catalogs and tables without the places where table properties choose code or addresses. Only for the adapter in `iceberg.py`.
 
-Table properties are remote text: whoever may alter a table writes them. pyiceberg merges them into the properties of a table's file access
-(`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`) and imports the location provider that they name (`write.py-location-provider.impl`). Here
-file access comes from the catalog's own properties alone, and metadata always lies in the folder `metadata` of the table. The properties
-stay in the table as they are: they belong to other engines.
+Table properties are remote text: everyone who may alter a table writes them. pyiceberg merges them into the properties of a table's file
+access (`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`), and imports the location provider that they name
+(`write.py-location-provider.impl`). Here file access comes from the catalog's own properties alone, and metadata always lies in the folder
+`metadata` of the table. The properties stay in the table as they are: they belong to other engines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GuardedTable(Table):
 
 
 def metadata_places(location: str) -> LocationProvider:
-    """Where new files of a table at `location` go, whatever its properties say."""
+    """Where new files of a table at `location` go. Its properties have no say."""
     return SimpleLocationProvider(location.rstrip("/"), {})
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from archiver.errors import ArchiverError, Halt, RetryLater, passing
+from archiver.redaction import excerpt
 
 _TEXT_MAX = 500
 """Characters of a library's message that are repeated: it may quote the file."""
@@ -23,26 +24,26 @@ def reading(what: str) -> Iterator[None]:
     except ArchiverError:
         raise
     except FileNotFoundError as error:
-        raise Halt(f"{what} is gone: {_said(error)}; restore the file from a backup") from error
+        raise Halt(f"{what} is gone: {said(error)}; restore the file from a backup") from error
     except (OSError, MemoryError) as error:
-        raise passing(error, what) or RetryLater(f"{what} cannot be read: {_said(error)}") from error
+        raise passing(error, what) or RetryLater(f"{what} cannot be read: {said(error)}") from error
     except Exception as error:
         found = _masked(error)
         if found is not None:
-            raise RetryLater(f"{what} cannot be read: {_said(found)}") from error
-        raise Halt(f"{what} is damaged: {type(error).__name__}: {_said(error)}; restore the file from a backup") from error
+            raise RetryLater(f"{what} cannot be read: {said(found)}") from error
+        raise Halt(f"{what} is damaged: {type(error).__name__}: {said(error)}; restore the file from a backup") from error
 
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Raise `RetryLater` if `what` cannot be written, for whatever reason: nothing that counts was changed. Errors of ours pass."""
+    """Raise `RetryLater` if `what` cannot be written, for any reason: nothing that counts was changed. Errors of ours pass."""
     try:
         yield
     except ArchiverError:
         raise
     except Exception as error:
         found = _masked(error) or error
-        raise RetryLater(f"{what} cannot be written: {type(found).__name__}: {_said(found)}") from error
+        raise RetryLater(f"{what} cannot be written: {type(found).__name__}: {said(found)}") from error
 
 
 def _masked(error: BaseException) -> OSError | None:
@@ -60,6 +61,6 @@ def _masked(error: BaseException) -> OSError | None:
     return None
 
 
-def _said(error: BaseException) -> str:
-    text = str(error)
-    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+def said(error: BaseException) -> str:
+    """A library's message as it may be repeated: a catalog's answer may be millions of characters long."""
+    return excerpt(str(error), _TEXT_MAX)

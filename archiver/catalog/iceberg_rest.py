@@ -37,6 +37,7 @@ from archiver.catalog.rest_auth import CREDENTIAL, TOKEN, Client, ClientTokens, 
 from archiver.catalog.rest_vended import file_properties
 from archiver.clock import Clock, SystemClock
 from archiver.errors import ConfigInvalid, Halt
+from archiver.redaction import excerpt
 
 _log = logging.getLogger(__name__)
 
@@ -160,14 +161,14 @@ class BoundedRestCatalog(RestCatalog):
         )
 
     def _bound(self, session: requests.Session, uri: str) -> None:
-        """Bound whatever the session sends, and let it ask nothing but the origin of `uri`."""
+        """Bound every request of the session, and let it ask nothing but the origin of `uri`."""
         for prefix, adapter in list(session.adapters.items()):
             if not isinstance(adapter, _Bounded):
                 session.mount(prefix, _Bounded(adapter, self._limits, _CLOCK, self._authorities, uri))
 
 
 class _Bounded(BaseAdapter):
-    """Bounds whatever another adapter sends: its time, the bytes of its answer, and the origin that is asked."""
+    """Bounds the requests of another adapter: their time, the bytes of an answer, and the origin that is asked."""
 
     def __init__(self, inner: BaseAdapter, limits: RemoteLimits, clock: Clock, authorities: str | None, uri: str) -> None:
         """`authorities`: the file of certificate authorities that may vouch for the server; the environment would override a session's.
@@ -182,7 +183,7 @@ class _Bounded(BaseAdapter):
         self._clock = clock
         self._origin = origin_of(uri)
         if self._origin is None:
-            raise ConfigInvalid(f"a catalog's address is no http:// or https:// address: {uri[:200]!r}")
+            raise ConfigInvalid(f"a catalog's address is no http:// or https:// address: {excerpt(uri)!r}")
 
     def send(
         self,
@@ -196,7 +197,7 @@ class _Bounded(BaseAdapter):
         """As the other does; the answer's body is there."""
         origin = origin_of(str(request.url))
         if origin != self._origin:
-            other = "no HTTP address" if origin is None else f"{origin[0]}://{origin[1][:100]}:{origin[2]}"
+            other = "no HTTP address" if origin is None else f"{origin[0]}://{excerpt(origin[1])}:{origin[2]}"
             raise requests.ConnectionError(f"the catalog redirects to {other}, which is not followed", request=request)
         deadline_s = self._clock.monotonic_s() + self._timeout_s
         bound = self._timeout_s if timeout is None else timeout

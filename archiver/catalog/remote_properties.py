@@ -1,6 +1,6 @@
 """The gate between settings that a remote catalog sends and pyiceberg: an allow-list of keys and of the form of their values.
 
-pyiceberg imports and calls whatever some properties name (`auth.impl`, `py-io-impl`, `s3.retry-strategy-impl`), and sends our
+pyiceberg imports and calls what some properties name (`auth.impl`, `py-io-impl`, `s3.retry-strategy-impl`), and sends our
 credentials to the address that others name (`uri`, `s3.proxy-uri`). So nothing remote reaches it unless it is listed here. Pure.
 """
 

@@ -82,7 +82,7 @@ class OtlpExport:
 
     def _tell(self, url: str, why: str | None) -> None:
         if why is not None and not self._failing:
-            _log.warning("metrics do not get to the collector %s, and are sent anew: %s", url, excerpt(why, MESSAGE_MAX))
+            _log.warning("metrics do not get to the collector %s, and are sent again: %s", url, excerpt(why, MESSAGE_MAX))
         elif why is None and self._failing:
             _log.info("metrics get to the collector %s again", url)
         self._failing = why is not None

@@ -46,6 +46,7 @@ from archiver.ledger.bridge import Written
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.objects.place import StorePlace
+from archiver.redaction import MESSAGE_MAX, excerpt
 from archiver.schema.causes import told
 from archiver.settings import Settings, TopicSettings
 from archiver.wording import counted
@@ -453,7 +454,8 @@ class ArchiveRun:
             # A library's error that its adapter does not know is this table's trouble: the round goes on. The request may have been sent.
             end = "unknown"
             _log.exception("the commit of a table ended in an unexpected error", extra={"topic": work.name})
-            raise OutcomeUnknown(f"the commit may or may not have been applied: {type(error).__name__}: {str(error)[:500]}") from error
+            what = f"{type(error).__name__}: {excerpt(str(error), MESSAGE_MAX)}"
+            raise OutcomeUnknown(f"the commit may or may not have been applied: {what}") from error
         finally:
             self._report.committing(CommitTry(work.name, parts.clock.monotonic_s() - began_s, committer.attempts, end))
         if outcome is not None:

@@ -16,6 +16,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from archiver.errors import ConfigInvalid
+from archiver.redaction import excerpt
 from archiver.registry.builtin import builtin_descriptors
 
 ELEMENTS_MAX = 100_000
@@ -61,7 +62,7 @@ def complete_set(files: Mapping[str, File], root: str, where: str) -> bytes:
         for imported in file.dependency:
             if imported not in files and imported not in builtin_descriptors():
                 raise ConfigInvalid(
-                    f"{where}: {name} imports {imported[:200]!r}, for which there is no reference; register the schema again with one"
+                    f"{where}: {name} imports {excerpt(imported)!r}, for which there is no reference; register the schema again with one"
                 )
             if imported not in seen:
                 seen.add(imported)

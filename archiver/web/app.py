@@ -149,7 +149,7 @@ class _Guarded:
         except Exception:  # noqa: BLE001
             # The head of the request: it was answered with 500, and the daemon goes on.
             request = {"method": excerpt(scope["method"]), "path": excerpt(scope["path"])}
-            _log.exception("a request ended in an error nobody expected", extra=request)
+            _log.exception("a request ended in an unexpected error", extra=request)
 
     def _stranger(self, headers: Headers) -> str | None:
         """Why a request may come from somebody else's web page; None if it does not."""

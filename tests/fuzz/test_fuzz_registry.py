@@ -1,4 +1,4 @@
-"""Fuzz target: whatever a schema registry answers, a fetch gives a schema or a typed error, within bounds of bytes and of time."""
+"""Fuzz target: for every answer of a schema registry a fetch gives a schema or a typed error, within bounds of bytes and of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does trouble of one table stay the trouble of that table, whatever a library raises?"""
+"""Does an error of any library stay the trouble of one table?"""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_an_error_nobody_expected_is_500_and_is_logged(daemon: Daemon, caplog: p
         assert reply.startswith(b"HTTP/1.1 500")
         assert b"secret detail" not in reply
         assert b'"type":"OutcomeUnknown"' in reply
-        assert "a request ended in an error nobody expected" in caplog.text
+        assert "a request ended in an unexpected error" in caplog.text
         assert healthy(server.address)
     finally:
         server.stop(1.0)

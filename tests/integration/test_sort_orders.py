@@ -1,4 +1,4 @@
-"""Tables list sort order 0 beside their default: other engines' rewrites by an order of their own need it."""
+"""Tables list sort order 0 and their default: other engines' rewrites by an order of their own need it."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ DURABILITY = (
     Mutant(
         "skip the fsync: an object",
         "archiver/objects/local.py",
-        "os.fsync(file.fileno())",
-        "os.fstat(file.fileno())",
+        "rest = rest[file.write(rest) :]\n                os.fsync(file.fileno())",
+        "rest = rest[file.write(rest) :]\n                os.fstat(file.fileno())",
         LOCAL_TESTS,
         simulated=False,
     ),
@@ -284,7 +284,7 @@ KEEPING = (
     Mutant(
         "vacuum does not read on behind the barrier",
         "reconcile/clean.py",
-        "            behind = needed_files(parts.intake(), lines)",
+        "            behind = needed_files(parts.intake(), seen.lines)",
         "            behind = needed",
     ),
 )

@@ -39,7 +39,7 @@ MAPPING = (
         "    if len(lengths) >= 0:",
     ),
     _mutant("the fast engine sees no oneof set twice", "wire_columns.py", "        if (count > 1).any():", "        if (count > 2).any():"),
-    _mutant("names differ by case", "names.py", "if one.lower() not in used)", "if one not in used)", PAGE),
+    _mutant("names differ by case", "names.py", "while name.lower() in used:", "while name in used:", PAGE),
     _mutant(
         "recursion is cut one level early",
         "tree_build.py",

@@ -1,4 +1,4 @@
-"""Does the page know what is not well? Records that were not decoded, and the verdict of an audit that somebody ran at the command line."""
+"""Does the page know what is not well? Records that were not decoded, and the verdict of an audit at the command line."""
 
 from __future__ import annotations
 

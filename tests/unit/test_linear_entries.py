@@ -1,4 +1,4 @@
-"""Whatever takes in text of others takes time in proportion to it, for its worst text; and what it repeats is bounded and keeps secrets."""
+"""Code that reads remote text takes time in proportion to it, also for its worst text. What it repeats is bounded and hides secrets."""
 
 from __future__ import annotations
 
