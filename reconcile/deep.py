@@ -32,7 +32,7 @@ from intake.window import windows
 from reconcile.compare import comparable, compared, needed, reference_files
 from reconcile.coverage import Range, merge
 from reconcile.proof import Sealed, between_files, proven
-from reconcile.rows import FileRows, ForeignRows, IntakeRange, RowFile, RowReader
+from reconcile.rows import Coordinates, FileRows, ForeignRows, IntakeRange, RowFile, RowReader
 from reconcile.views import FileView, RewrittenRows, RowFault, TableState, TopicView
 
 FOOTERS_AT_A_TIME = 8
@@ -90,7 +90,7 @@ class RowProof:
         wanted = [place.partition for place in view.partitions]
         read = _Read()
         hidden = self._hidden(table)
-        self._sort(table, wanted if len(wanted) < (view.count or 0) else None, hidden, read)
+        self._sort(table, wanted if len(wanted) < (view.count or 0) else None, hidden, read, _coordinates(ledger))
         rows = sum(work.sealed.rows for work in read.works)
         self._progress(f"{view.topic}: reading {counted(rows, 'row')} of {counted(len(read.works), 'archive')}")
         self._read_archives(ledger, read)
@@ -128,8 +128,15 @@ class RowProof:
             hidden[key] = merge([*hidden.get(key, ()), *runs])
         return hidden
 
-    def _sort(self, table: TableState, wanted: Sequence[int] | None, hidden: dict[str, tuple[Range, ...]], read: _Read) -> None:
-        """What is to be read, and how; seals and footers are looked at here."""
+    def _sort(
+        self,
+        table: TableState,
+        wanted: Sequence[int] | None,
+        hidden: dict[str, tuple[Range, ...]],
+        read: _Read,
+        coordinates: Coordinates | None,
+    ) -> None:
+        """What is to be read, and how; seals and footers are read here."""
         mine: list[tuple[FileView, str]] = []
         for view in table.files:
             key = view.path if view.part is not None else key_of(self._objects, view.path)
@@ -137,14 +144,15 @@ class RowProof:
                 read.others.append(view)
             elif view.key is None:
                 # Read by its path in the store, which is what the object is known by there.
-                read.foreign.append((view, RowFile(self._objects.uri(key), view.object_size, hidden=hidden.get(key, ()))))
+                one = RowFile(self._objects.uri(key), view.object_size, hidden=hidden.get(key, ()), coordinates=coordinates)
+                read.foreign.append((view, one))
             elif wanted is None or view.key.partition in wanted:
                 mine.append((view, key))
             else:
                 read.others.append(view)
         with ThreadPoolExecutor(FOOTERS_AT_A_TIME, thread_name_prefix="audit-footer") as pool:
-            for one in pool.map(lambda pair: self._footer(pair[0], pair[1], hidden.get(pair[1], ())), mine):
-                read.works.append(one) if isinstance(one, _Work) else read.others.append(one)
+            for found in pool.map(lambda pair: self._footer(pair[0], pair[1], hidden.get(pair[1], ())), mine):
+                read.works.append(found) if isinstance(found, _Work) else read.others.append(found)
 
     def _footer(self, view: FileView, key: str, hidden: tuple[Range, ...]) -> _Work | FileView:
         """The archive as it is to be read; its view with a fault if its footer cannot be trusted."""
@@ -291,6 +299,16 @@ class RowProof:
                 return RowFault(partition, f"{work.key} could not be read ({error}; {why}); audit again", unclear=True)
             return RowFault(partition, f"{work.key} cannot be read ({error}; {why}): it was altered, restore it")
         return RowFault(partition, f"{work.key}: {why}, though it can be read otherwise", unclear=True)
+
+
+def _coordinates(ledger: TopicLedger) -> Coordinates | None:
+    """The columns of the topic's coordinates, by the newest recorded schema; None if there is none."""
+    if not ledger.schemas:
+        return None
+    schema = TopicSchema.from_entry(ledger.schemas[max(ledger.schemas)]).schema()
+    kafka = next(one for one in schema["fields"] if one["name"] == "kafka")
+    inside = {one["name"]: one["id"] for one in kafka["type"]["fields"]}
+    return Coordinates(kafka["id"], inside["partition"], inside["offset"], inside["ingest_timestamp"])
 
 
 def _with_fault(view: FileView, fault: RowFault) -> FileView:

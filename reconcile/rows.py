@@ -29,6 +29,16 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
+class Coordinates:
+    """Field ids of the columns that say which record a row is."""
+
+    kafka: int
+    partition: int
+    offset: int
+    ingest_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowFile:
     """One data file whose rows are to be read."""
 
@@ -50,6 +60,8 @@ class RowFile:
     """A number by which the results of a comparison say which file, or which of several alike, a row came from."""
     extent: tuple[int, int, int, int] | None = None
     """The lowest and highest partition and offset that the table's metadata promises, all inclusive; None if it says nothing."""
+    coordinates: Coordinates | None = None
+    """Of a file of another writer: the columns that must be its coordinates; None: no schema is recorded to compare it with."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from archiver.stream.rebuild import archive_records
 from archiver.stream.records import STREAM_SCHEMA
 from reconcile.coverage import Range
 from reconcile.rows import Compared, RowFile
-from reconcile.spark.fingerprint import Column, Fields, Items, Leaf, columns_of, fingerprints, names_in
+from reconcile.spark.fingerprint import Column, Fields, Items, Leaf, check_coordinates, columns_of, fingerprints, names_in
 from reconcile.spark.stored import StoredFiles, Worker, batch_rows, opened
 from reconcile.spark.summary import Batches, hidden_rows, packed
 
@@ -95,6 +95,8 @@ def printed_rows(objects: ObjectStore, file: RowFile, prints: ColumnPrints | Rec
     Of an archive of ours hidden rows count too: they are what a row that took their place is compared with.
     """
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        if file.coordinates is not None:
+            check_coordinates(file.coordinates, parquet.schema_arrow)
         names = prints.names(parquet.schema_arrow)
         groups = _groups(parquet.metadata, file.offsets)
         at = 0

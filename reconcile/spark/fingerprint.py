@@ -1,7 +1,8 @@
 """A fingerprint for each row of a data file, whichever program wrote the file.
 
 Two rows have the same fingerprint if and only if they have the same values in the columns of the recorded schema. Columns are found by
-their Iceberg field id; a column that a file does not have is null, as every engine reads it. Columns of other programs do not count.
+their Iceberg field id; a column that a file does not have is null, as every engine reads it. Columns of other programs do not count. Names
+count only in a file without any field id: engines ignore a column without an id where other columns have one.
 Values are compared in the widest type of their kind (an engine may promote `int` to `long`); the bits of floating-point numbers count as
 they are.
 """
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from archiver.schema.arrow import Array, arrow, pc
+from reconcile.rows import Coordinates
 
 PRINT_BYTES = 32
 _FIELD_ID = b"PARQUET:field_id"
@@ -58,6 +60,8 @@ class Fields:
     """A struct."""
 
     columns: tuple[Column, ...]
+    entries: bool = False
+    """The key and the value of a map's entries, which are what they are by their place."""
 
 
 Kind = Leaf | Items | Fields
@@ -75,47 +79,85 @@ def _kind(kind: Any) -> Kind:
         return Fields(columns_of(kind))
     if kind["type"] == "list":
         return Items(_kind(kind["element"]))
-    return Items(Fields((Column(kind["key-id"], "key", _kind(kind["key"])), Column(kind["value-id"], "value", _kind(kind["value"])))))
+    return Items(
+        Fields((Column(kind["key-id"], "key", _kind(kind["key"])), Column(kind["value-id"], "value", _kind(kind["value"]))), entries=True)
+    )
 
 
 def names_in(columns: Sequence[Column], file: pa.Schema) -> list[str]:
-    """The file's names of those of the top columns that it has."""
-    found = (_place(column, list(file)) for column in columns)
+    """The file's names of those of the top columns that it has. Raises `ValueError` as `fingerprints`."""
+    by_id = has_ids(file)
+    found = (_place(column, list(file), by_id=by_id) for column in columns)
     return [file.field(place).name for place in found if place is not None]
 
 
 def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]:
-    """One for each row. Raises `ValueError` (pyarrow's errors are such) if a column is of another type than the schema says."""
-    fields = list(rows.schema)
+    """One for each row. Raises `ValueError` (pyarrow's errors are such) if a column is of another type than the schema says, or is there
+    twice.
+    """
+    fields, by_id = list(rows.schema), has_ids(rows.schema)
     parts = []
     for column in columns:
-        place = _place(column, fields)
-        parts.append(_encoded(None if place is None else rows.column(place), column.kind, rows.num_rows))
+        place = _place(column, fields, by_id=by_id)
+        parts.append(_encoded(None if place is None else rows.column(place), column.kind, rows.num_rows, by_id=by_id))
     return [hashlib.sha256(one).digest() for one in _values(_joined(parts, rows.num_rows))]
 
 
-def _place(column: Column, fields: Sequence[pa.Field[Any]]) -> int | None:
-    """Where a column stands among fields: by its id, or by its name in a file that has no ids."""
-    ids = [(field.metadata or {}).get(_FIELD_ID) for field in fields]
-    field_id = str(column.field_id).encode()
-    for place, (field, number) in enumerate(zip(fields, ids, strict=True)):
-        if number == field_id or (number is None and field.name == column.name):
-            return place
-    return None
+def check_coordinates(ids: Coordinates, file: pa.Schema) -> None:
+    """Raise `ValueError` unless the columns that are named `kafka.partition` and so on are those with these ids, and no others are.
+
+    Coordinates are read by name. In a file with field ids engines go by these, so a second `kafka` column could hide where its rows are.
+    """
+    if not has_ids(file):
+        return
+    kafka = _named("kafka", ids.kafka, list(file))
+    inside = [kafka.type.field(number) for number in range(kafka.type.num_fields)] if pa.types.is_struct(kafka.type) else []
+    for name, number in (("partition", ids.partition), ("offset", ids.offset), ("ingest_timestamp", ids.ingest_timestamp)):
+        _named(name, number, inside)
 
 
-def _encoded(array: Array | None, kind: Kind, rows: int) -> Array:
+def _named(name: str, field_id: int, fields: Sequence[pa.Field[Any]]) -> pa.Field[Any]:
+    found = [field for field in fields if field.name == name or _id_of(field) == field_id]
+    if len(found) != 1 or found[0].name != name or _id_of(found[0]) != field_id:
+        raise ValueError(f"the column {name} is not the one with field id {field_id}, or not the only one")
+    return found[0]
+
+
+def has_ids(file: pa.Schema) -> bool:
+    """Whether a file has a field id anywhere. Engines then find all its columns by their ids."""
+    return any(_has_ids(field) for field in file)
+
+
+def _has_ids(field: pa.Field[Any]) -> bool:
+    kind = field.type
+    return _id_of(field) is not None or any(_has_ids(kind.field(number)) for number in range(kind.num_fields))
+
+
+def _id_of(field: pa.Field[Any]) -> int | None:
+    number = (field.metadata or {}).get(_FIELD_ID)
+    return None if number is None else int(number)
+
+
+def _place(column: Column, fields: Sequence[pa.Field[Any]], *, by_id: bool) -> int | None:
+    """Where a column stands among fields: by its id, or by its name in a file that has no ids. Raises `ValueError` if there are two."""
+    found = [place for place, field in enumerate(fields) if (_id_of(field) == column.field_id if by_id else field.name == column.name)]
+    if len(found) > 1:
+        raise ValueError(f"the column {column.name} (field id {column.field_id}) is there {len(found)} times")
+    return found[0] if found else None
+
+
+def _encoded(array: Array | None, kind: Kind, rows: int, *, by_id: bool) -> Array:
     """Bytes for each value: one byte for null; else one byte, then the value. Different values have different bytes, of which none begins
     another one.
     """
     if array is None or pa.types.is_null(array.type):
         return _repeated(_NULL, rows)
-    found = _joined([_repeated(_VALUE, rows), *_parts(array, kind, rows)], rows)
+    found = _joined([_repeated(_VALUE, rows), *_parts(array, kind, rows, by_id=by_id)], rows)
     # What a file stores behind a null does not count, nor whether it has the column at all.
     return pc.if_else(array.is_valid(), found, arrow.scalar(_NULL, _LARGE)) if array.null_count else found
 
 
-def _parts(array: Array, kind: Kind, rows: int) -> list[Array]:
+def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
     """The bytes of the values, in parts; any at all for a null."""
     if isinstance(kind, Leaf):
         return _leaf(array, kind.kind)
@@ -123,13 +165,16 @@ def _parts(array: Array, kind: Kind, rows: int) -> list[Array]:
         if not pa.types.is_struct(array.type):
             raise ValueError(f"a struct is stored as {array.type}")
         fields = [array.type.field(number) for number in range(array.type.num_fields)]
-        places = [(_place(column, fields), column.kind) for column in kind.columns]
+        ids_here = by_id and not kind.entries
+        places = [(_place(column, fields, by_id=ids_here), column.kind) for column in kind.columns]
         # flatten() hands the nulls of the struct down to its children.
         children = array.flatten()
-        return [_encoded(None if place is None else children[place], one, rows) for place, one in places]
+        return [_encoded(None if place is None else children[place], one, rows, by_id=by_id) for place, one in places]
+    if isinstance(kind.item, Fields) and kind.item.entries and not pa.types.is_map(array.type):
+        raise ValueError(f"a map is stored as {array.type}")
     lengths, items = _items(array)
     ends = np.concatenate(([0], np.cumsum(lengths)))
-    item_ends, data = _buffers(_encoded(items, kind.item, len(items)))
+    item_ends, data = _buffers(_encoded(items, kind.item, len(items), by_id=by_id))
     together = arrow.LargeBinaryArray.from_buffers(_LARGE, rows, [None, arrow.py_buffer(np.ascontiguousarray(item_ends[ends])), data])
     return [_fixed(lengths, 8), together]
 

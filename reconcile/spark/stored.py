@@ -21,6 +21,7 @@ from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
 from intake.parquet_pages import checked_batches
 from reconcile.rows import FileRows, RowFile
+from reconcile.spark.fingerprint import check_coordinates
 from reconcile.spark.summary import ArchiveRows, Batches, packed, unhidden, unpacked
 
 Worker = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -120,6 +121,8 @@ def _rows(
     """`ours`: the file's page headers have to be what its footer says."""
     at_a_time = max(_BATCH_ROWS_MIN, min(batch_rows, _BATCH_BYTES // max(1, file.row_bytes)))
     with opened(objects, file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        if file.coordinates is not None:
+            check_coordinates(file.coordinates, parquet.schema_arrow)
         if ours:
             yield from checked_batches(source, parquet, at_a_time, range(parquet.num_row_groups), columns, use_threads=False)
             return

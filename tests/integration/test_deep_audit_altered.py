@@ -51,7 +51,15 @@ def rewritten(world: World, files: list[WrittenFile], change: Change, *, name: s
 
 
 def _without_ids(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, field.type) for field in schema])
+    return pa.schema([pa.field(field.name, _plain(field.type)) for field in schema])
+
+
+def _plain(kind: Any) -> Any:
+    """A type without the field ids of what is inside."""
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    inside = [kind.field(number) for number in range(kind.num_fields)]
+    return pa.struct([pa.field(field.name, _plain(field.type)) for field in inside]) if pa.types.is_struct(kind) else kind
 
 
 def second_version(world: World) -> None:
@@ -131,6 +139,39 @@ def test_columns_without_ids_are_found_by_name(world: World) -> None:
     swap(world, files, rewritten(world, files, at(3, FORGERIES["key"]), ids=False))
     document = deep(world)
     assert (verdicts(document), document["partitions"][0]["altered"]) == (["invalid", "valid"], [[3, 4]])
+
+
+def decoyed(world: World, made: DataFile, files: list[WrittenFile], name: str) -> DataFile:
+    """The file with a second column: the one with the field id has the rows as they are, a column without an id the name."""
+    path = Path(made.path.removeprefix("file://"))
+    table = pq.read_table(path, partitioning=None)
+    place = table.schema.get_field_index(name)
+    (file,) = files
+    honest = pq.read_table(world.store.root / file.archive.key, partitioning=None).column(name).to_pylist()
+    field = table.schema.field(place)
+    table = table.set_column(place, field.with_name(f"other_{name}"), table.column(place))
+    table = table.add_column(place, pa.field(name, _plain(field.type)), pa.array(honest[::-1], _plain(field.type)))
+    pq.write_table(table, path)
+    return replace(made, file_size=path.stat().st_size)
+
+
+def test_an_honest_column_without_an_id_does_not_hide_an_altered_one(world: World) -> None:
+    """Queries find columns by their field ids, so the audit must not compare the column that only has the name."""
+    files = world.archived()
+    swap(world, files[:1], decoyed(world, rewritten(world, files[:1], at(3, FORGERIES["key"])), files[:1], "key"))
+    document = deep(world)
+    assert (verdicts(document), document["partitions"][0]["altered"]) == (["invalid", "valid"], [[3, 4]])
+
+
+def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) -> None:
+    """Queries see a row twice here; by the name of the column alone every row is where it was."""
+    files = world.archived()
+    swap(
+        world, files[:1], decoyed(world, rewritten(world, files[:1], at(3, lambda row: row["kafka"].update(offset=4))), files[:1], "kafka")
+    )
+    document = deep(world)
+    assert verdicts(document) == ["unknown", "unknown"], "nothing is known of where the rows of that file are"
+    assert "the column kafka is not the one with field id" in whys(document)[0]
 
 
 def test_columns_of_their_own_and_wider_types_do_not_count(world: World) -> None:

@@ -47,7 +47,10 @@ class HereRows:
         return [archive_rows(self._objects, file, RecordCodec(schema), ROWS) for file in files]
 
     def foreign(self, files: Sequence[RowFile]) -> ForeignRows:
-        batches = [batch for file in files for batch in foreign_rows(self._objects, file)]
+        try:
+            batches = [batch for file in files for batch in foreign_rows(self._objects, file)]
+        except ValueError as error:  # as Spark's reader reports a job that failed
+            return ForeignRows(trouble=str(error))
         rows = pa.Table.from_batches(batches).sort_by([("partition", "ascending"), ("offset", "ascending")])
         parts = [unpacked(packed.column(0)[0].as_py()) for packed in sorted_summary(rows.to_batches(max_chunksize=ROWS))]
         return merged_foreign(parts, {file.uri: row_count(self._objects, file) for file in files})

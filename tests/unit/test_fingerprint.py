@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcile.spark.fingerprint import columns_of, fingerprints, names_in
+from reconcile.rows import Coordinates
+from reconcile.spark.fingerprint import check_coordinates, columns_of, fingerprints, names_in
 
 HEADERS = {
     "type": "list",
@@ -64,6 +65,10 @@ def batch(*rows: dict[str, Any], types: dict[str, pa.DataType] = TYPES) -> pa.Re
     return pa.RecordBatch.from_arrays([pa.array([row[name] for row in rows], kind) for name, kind in types.items()], names=list(types))
 
 
+def with_id(name: str, number: int | None, kind: pa.DataType) -> pa.Field[Any]:
+    return pa.field(name, kind, metadata=None if number is None else {b"PARQUET:field_id": str(number).encode()})
+
+
 def of(row: dict[str, Any], **others: Any) -> bytes:
     return fingerprints(COLUMNS, batch(row, **others))[0]
 
@@ -98,19 +103,82 @@ def test_types_that_engines_widen_and_spell_otherwise_are_the_same() -> None:
 
 
 def test_columns_are_found_by_their_id_and_else_by_their_name() -> None:
-    def field(name: str, number: int, kind: pa.DataType) -> pa.Field[Any]:
-        return pa.field(name, kind, metadata={b"PARQUET:field_id": str(number).encode()})
-
     plain = batch(ROW)
     numbers = dict(zip(TYPES, (1, 2, 6, 30, 40, 41), strict=True))
     order = ["b", "t", "m", "h", "v", "k"]
-    renamed = pa.schema([field(f"renamed_{name}", numbers[name], TYPES[name]) for name in order])
-    moved = pa.RecordBatch.from_arrays([plain.column(name) for name in order], schema=renamed)
+    message = pa.struct(
+        [with_id("renamed_a", 3, pa.int64()), with_id("renamed_d", 4, pa.decimal128(20, 0)), with_id("renamed_f", 5, pa.float64())]
+    )
+    header = pa.struct([with_id("renamed_key", 7, pa.string()), with_id("renamed_value", 8, pa.binary())])
+    kinds = {**TYPES, "v": message, "h": pa.list_(with_id("element", 20, header))}
+    renamed = pa.schema([with_id(f"renamed_{name}", numbers[name], kinds[name]) for name in order])
+    headers = [{"renamed_key": one["key"], "renamed_value": one["value"]} for one in ROW["h"]]
+    spelled = {**ROW, "v": {f"renamed_{name}": one for name, one in ROW["v"].items()}, "h": headers}
+    moved = pa.RecordBatch.from_arrays([pa.array([spelled[name]], kinds[name]) for name in order], schema=renamed)
     assert fingerprints(COLUMNS, moved) == fingerprints(COLUMNS, plain)
     assert names_in(COLUMNS, renamed) == ["renamed_k", "renamed_v", "renamed_h", "renamed_m", "renamed_t", "renamed_b"]
-    swapped = pa.schema([field("k", 99, pa.binary()), *(field(name, numbers[name], TYPES[name]) for name in list(TYPES)[1:])])
-    other = pa.RecordBatch.from_arrays(list(plain.columns), schema=swapped)
+    swapped = renamed.set(order.index("k"), with_id("k", 99, pa.binary()))
+    other = pa.RecordBatch.from_arrays(list(moved.columns), schema=swapped)
     assert fingerprints(COLUMNS, other) == [of({**ROW, "k": None})], "another column of the same name is not ours"
+
+
+def test_a_column_without_an_id_does_not_count_where_another_has_one() -> None:
+    """Engines read the second column as `k`, so the honest first one must not hide it."""
+    honest, forged = pa.array([b"x"]), pa.array([b"forged"])
+    decoyed = pa.RecordBatch.from_arrays(
+        [honest, forged], schema=pa.schema([with_id("k", None, pa.binary()), with_id("other", 1, pa.binary())])
+    )
+    named = pa.RecordBatch.from_arrays([forged], names=["k"])
+    assert names_in(COLUMNS, decoyed.schema) == ["other"]
+    assert fingerprints(COLUMNS, decoyed) == fingerprints(COLUMNS, named)
+
+
+def test_an_id_anywhere_in_the_file_makes_all_names_void() -> None:
+    inside = pa.struct([with_id("a", 3, pa.int64())])
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"x"]), pa.array([{"a": 1}], inside)], schema=pa.schema([with_id("k", None, pa.binary()), with_id("v", 2, inside)])
+    )
+    assert names_in(COLUMNS, rows.schema) == ["v"]
+    deep = pa.schema([with_id("k", None, pa.binary()), with_id("m", None, pa.struct([with_id("key", 31, pa.string())]))])
+    assert names_in(COLUMNS, deep) == []
+    listed = pa.schema([with_id("k", None, pa.binary()), with_id("h", None, pa.list_(with_id("element", 20, pa.int32())))])
+    assert names_in(COLUMNS, listed) == []
+
+
+@pytest.mark.parametrize("numbers", [(1, 1), (None, None)])
+def test_a_column_that_is_there_twice_is_refused(numbers: tuple[int | None, int | None]) -> None:
+    names = ("k", "k") if numbers[0] is None else ("k", "second")
+    schema = pa.schema([with_id(name, number, pa.binary()) for name, number in zip(names, numbers, strict=True)])
+    rows = pa.RecordBatch.from_arrays([pa.array([b"x"]), pa.array([b"forged"])], schema=schema)
+    for ask in (lambda: fingerprints(COLUMNS, rows), lambda: names_in(COLUMNS, schema)):
+        with pytest.raises(ValueError, match="is there 2 times"):
+            ask()
+
+
+IDS = Coordinates(10, 11, 12, 13)
+PLACES = {"partition": 11, "offset": 12, "ingest_timestamp": 13}
+
+
+def kafka(name: str = "kafka", number: int | None = 10, **numbers: int | None) -> pa.Field[Any]:
+    return with_id(name, number, pa.struct([with_id(one, place, pa.int64()) for one, place in {**PLACES, **numbers}.items()]))
+
+
+def test_coordinates_are_the_columns_with_their_ids() -> None:
+    check_coordinates(IDS, pa.schema([kafka(), with_id("mine", 4711, pa.int64())]))
+    check_coordinates(IDS, pa.schema([kafka(number=None, partition=None, offset=None, ingest_timestamp=None)]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [kafka(number=None), kafka("other")], [kafka(number=99), kafka("other")], [kafka(), kafka("other")], [kafka(), kafka(number=99)],
+        [kafka(offset=99)], [kafka(offset=None)], [kafka(offset=11, partition=12)], [kafka(second=12)], [with_id("mine", 4711, pa.int64())],
+        [with_id("kafka", 10, pa.int64())],
+    ],
+)  # fmt: skip
+def test_other_columns_never_pass_for_the_coordinates(fields: list[pa.Field[Any]]) -> None:
+    with pytest.raises(ValueError, match="with field id"):
+        check_coordinates(IDS, pa.schema(fields))
 
 
 def test_a_column_that_a_file_lacks_is_null_and_one_of_others_does_not_count() -> None:
