@@ -174,7 +174,7 @@ def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Ke
 def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT | None:
     """The group with the fields of an item that are valid by themselves, for checks across groups; None if it has no fields at all.
 
-    A field that is missing or invalid has its default, or None if it has no default, whatever its type says.
+    A field that is missing or invalid has its default, or None if it has no default, regardless of its type.
     """
     try:
         return group.model_validate(item, context=around)

@@ -73,7 +73,7 @@ def beside_daemon(app: Application, work: str, document: dict[str, Any], by_itse
 def _ask(app: Application, work: str, document: dict[str, Any], ids: IdSource) -> Answered | str:
     """What the daemon answers, or why it was not the one to do the work."""
     listen = app.settings.http.listen
-    place = _place(listen)
+    place = place_of(listen)
     if place is None:
         return f"http.listen = {listen} does not say at which port a daemon is to be asked; stop what leads, or give the port a number"
     where = f"the daemon at {listen}"
@@ -134,7 +134,7 @@ def _stranger(connection: http.client.HTTPConnection, listen: str, cluster_id: s
 
 def readiness(app: Application) -> dict[str, Any] | None:
     """What the daemon of this cluster says of itself, if one answers: `address`, `state`, `ready`, `checks`; as `/readyz` has them."""
-    place = _place(app.settings.http.listen)
+    place = place_of(app.settings.http.listen)
     if place is None:
         return None
     try:
@@ -152,7 +152,7 @@ def readiness(app: Application) -> dict[str, Any] | None:
 def last_rounds(app: Application) -> dict[str, Any] | None:
     """The status document of the daemon of this cluster, which knows what its last round met; None if it cannot be asked for."""
     listen, token = app.settings.http.listen, _token(app.settings)
-    place = _place(listen)
+    place = place_of(listen)
     if place is None or token is None:
         return None
     try:
@@ -182,8 +182,8 @@ def _stay_with(connection: http.client.HTTPConnection, timeout_s: float) -> None
         connection.sock.settimeout(timeout_s)
 
 
-def _place(listen: str) -> tuple[str, int] | None:
-    """Where to knock; None if the port is one that only the daemon knows."""
+def place_of(listen: str) -> tuple[str, int] | None:
+    """Host and port to connect to; None if only the daemon knows its port."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     try:

@@ -55,7 +55,12 @@ def settings_of(given: Path | None) -> Settings:
 
 def application(given: Path | None) -> Application:
     """The composed application; close it after use (it is a context manager)."""
+    return application_of(settings_of(given))
+
+
+def application_of(settings: Settings) -> Application:
+    """As `application`, with settings that were loaded before."""
     put_off_pandas()
     from archiver.assemble import open_application
 
-    return open_application(settings_of(given), os.environ)
+    return open_application(settings, os.environ)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from archiver.cli.beside import last_rounds, readiness
 from archiver.cli.exits import FINE, WRONG
-from archiver.cli.options import ConfigOption, Output, OutputOption, application
+from archiver.cli.options import ConfigOption, Output, OutputOption, application_of, config_path, settings_of
 from archiver.cli.output import human_bytes, print_json, print_table
 from archiver.clock import SystemClock
+from archiver.errors import ConfigInvalid
 from archiver.redaction import redacted_document
 from archiver.rfc3339 import parse_time
+from archiver.settings import Settings
 from archiver.status.ages import age, count
 from archiver.status.document import ENDS, status_document
 from archiver.status.standing import STAGES
@@ -32,7 +35,7 @@ def status(
     ] = False,
 ) -> int:
     """Where the logs, the leadership and every topic stand."""
-    with application(config) as app:
+    with application_of(_settings(config)) as app:
         daemon = readiness(app)
         told = None if daemon is None else last_rounds(app)
         stuck = {} if told is None else {topic["topic"]: topic["stuck"] for topic in told["topics"] if topic["stuck"] is not None}
@@ -42,6 +45,19 @@ def status(
     else:
         _print(document, rounds_known=told is not None)
     return WRONG if exit_code and document["attention"] else FINE
+
+
+def _settings(config: Path | None) -> Settings:
+    """Raises `ConfigInvalid` that also says where a daemon, which may be fine, can be asked."""
+    path = config_path(config)
+    try:
+        return settings_of(path)
+    except ConfigInvalid as error:
+        if not path.is_file():
+            raise
+        from archiver.cli.unread_config import where_to_ask
+
+        raise ConfigInvalid(f"{error}\n{where_to_ask(path)}") from None
 
 
 def _print(document: dict[str, Any], *, rounds_known: bool) -> None:

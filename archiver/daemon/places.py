@@ -49,7 +49,7 @@ def earlier_trace(metadata: MetadataSettings) -> Path:
 
 
 def check_database_rights(path: Path) -> None:
-    """Raise `NotPermitted` if this user may not write the metadata database, or beside it, where SQLite keeps its log."""
+    """Raise `NotPermitted` if this user may not write the metadata database, or its folder, where SQLite keeps its log."""
     for place in (path.parent, path):
         if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             why = f"the user {_user()} may not write {place} (metadata.sqlite.path); give it that right (chown, chmod)"

@@ -88,7 +88,7 @@ def _of_data(settings: Settings, place: StorePlace, ids: IdSource, probe: bool) 
 
 
 def _probed(store: ObjectStore, key: str) -> Iterator[Finding]:
-    """Create, create again, delete; the deletion is tried whatever happens before."""
+    """Create, create again, delete; the deletion is tried also after an error."""
     check = "conditional create"
     try:
         store.create(key, PROBE)

@@ -162,10 +162,10 @@ class KafkaClient:
         for name, future in asked.items():
             answers.hear(name, future, f"the cluster does not describe topic {name}")
         answers.unanswered()
-        told = {name: answer.authorized_operations for name, answer in answers.found.items()}
-        if not all(told.values()):
+        operations_of = {name: answer.authorized_operations for name, answer in answers.found.items()}
+        if not all(operations_of.values()):
             return None
-        return sorted(name for name, operations in told.items() if not {AclOperation.READ, AclOperation.ALL} & set(operations))
+        return sorted(name for name, operations in operations_of.items() if not {AclOperation.READ, AclOperation.ALL} & set(operations))
 
     def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
         low, high = self._offsets(places, _SPECS.earliest()), self._offsets(places, _SPECS.latest())

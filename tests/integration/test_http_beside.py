@@ -372,4 +372,4 @@ def test_signs_of_life_keep_it_waiting(daemon: Daemon, monkeypatch: pytest.Monke
     ],
 )
 def test_where_to_knock(listen: str, place: tuple[str, int] | None) -> None:
-    assert beside._place(listen) == place
+    assert beside.place_of(listen) == place
