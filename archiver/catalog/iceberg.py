@@ -25,6 +25,7 @@ from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
     AssertCurrentSchemaId,
+    AssertDefaultSortOrderId,
     AssertDefaultSpecId,
     AssertLastAssignedFieldId,
     AssertLastAssignedPartitionId,
@@ -96,7 +97,7 @@ class IcebergTables:
         self._properties = prepared_properties(name, properties, limits)
         self._opened: Catalog | None = None
         self._adds_orders = True
-        """Off once a commit that adds a sort order was refused: the catalog may not take that, and no commit may wait for it."""
+        """Off once a commit that adds a sort order did not succeed: the catalog may not take that, and no commit may wait for it."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -233,8 +234,8 @@ class IcebergTables:
         """As the Protocol says. The base's sequence number is asserted by the new snapshot's own, which catalogs refuse if it is stale."""
         assert isinstance(prepared.handle, tuple)
         outcome, why = self._send(prepared.handle)
-        if outcome is SwapOutcome.CONFLICT and adds_order(prepared.handle[2]):
-            self._adds_orders = False
+        if outcome is not SwapOutcome.APPLIED and adds_order(prepared.handle[2]):
+            self._adds_orders = False  # also if it is unknown: a catalog may answer 500 to an update that it does not have
         return Swapped(outcome, prepared.snapshot_id, why)
 
     def evolve(self, view: TableView, schema_json: str) -> Evolved:
@@ -446,7 +447,11 @@ def _prepared(
             producer.append_data_file(item)
         updates, requirements = producer._commit()  # noqa: SLF001 - decision 0004
     more = [] if properties is None else _beside(properties(producer.snapshot_id, view.sequence_number + 1), expire)
-    request: _Request = (_table(view), (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more, *also))
+    table = _table(view)
+    if also:
+        # pyiceberg's catalogs do not notice that another writer added the same order, and other libraries refuse a table with two.
+        requirements = (*requirements, AssertDefaultSortOrderId(default_sort_order_id=table.metadata.default_sort_order_id))
+    request: _Request = (table, (AssertTableUUID(uuid=view.uuid), *requirements), (*updates, *more, *also))
     return Prepared(view.identifier, producer.snapshot_id, view.snapshot_id, view.sequence_number, request)
 
 
