@@ -1,9 +1,8 @@
 """Which files a table's snapshot holds, read from its metadata by code of our own: JSON, manifest list, manifests.
 
-Owns a reader of Avro container files (codecs null and deflate) and of the few fields of manifests that an audit goes by. Written apart
-from the library that writes them, so that a manifest which the writer misunderstands in its own way is not believed in the same way.
-Promises that a file which it cannot read in full raises `Corrupted`; that sequence numbers and snapshot ids are inherited as the table
-format says. Must never write.
+Reads the few fields of manifests that an audit needs. It shares no decoder with pyiceberg, which writes manifests: an error of that library
+must not hide itself. A file that cannot be read in full raises `Corrupted`. Sequence numbers and snapshot ids are inherited as the table
+format says. Never writes.
 """
 
 from __future__ import annotations
@@ -14,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from archiver.catalog.avro_container import container_of
 from archiver.catalog.layout import StreamFields, bound_number
 from archiver.catalog.tables import LiveFile
 from archiver.errors import Corrupted
 from archiver.events.avro import read_data
 from archiver.events.avro_schema import Array, Optional, Primitive, Record, Schema, parse_schema
 
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
 UNPACKED_BYTES_MAX = 256 * 2**20
-"""Of table metadata, or of one block of a manifest: honest ones take a few MiB. A few hundred KiB of zeros would unpack to as much."""
+"""Of table metadata, or of a manifest: honest ones take a few MiB. A few hundred KiB of zeros would unpack to as much."""
 _DELETED = 2
 """Status of an entry whose file the manifest's own snapshot took away."""
 _CONTENTS: Mapping[int, Literal["data", "positions", "equality"]] = {0: "data", 1: "positions", 2: "equality"}
@@ -128,27 +126,15 @@ def _live_file(
 def records(data: bytes, name: str) -> Iterator[dict[str, Any]]:
     """The records of an Avro container file, by field name; maps with integer keys as mappings. Raises `Corrupted`, naming `name`."""
     try:
-        header, at = _header(data)
-        schema = parse_schema(header["avro.schema"].decode())
-        codec = header.get("avro.codec", b"null").decode()
-        if codec not in ("null", "deflate"):
-            raise Corrupted(f"its codec {codec!r} is not known here")
+        container = container_of(data, UNPACKED_BYTES_MAX)
+        schema = parse_schema(container.header[b"avro.schema"].decode())
         if not isinstance(schema, Record):
             raise Corrupted("it does not hold records")
-        sync = data[at : at + _SYNC_BYTES]
-        at += _SYNC_BYTES
         shape = _shape(schema)
-        while at < len(data):
-            count, at = _number(data, at)
-            size, at = _number(data, at)
-            block, end = data[at : at + size], at + size
-            if count < 0 or size < 0 or len(block) != size or data[end : end + _SYNC_BYTES] != sync:
-                raise Corrupted(f"its block at {at} does not end where it says")
-            block = _unpacked(block, -15) if codec == "deflate" else block
+        for count, block in container.blocks:
             for values in read_data(schema, block, count):
                 yield shape(values)
-            at = end + _SYNC_BYTES
-    except (Corrupted, KeyError, ValueError, zlib.error) as error:
+    except (Corrupted, KeyError, ValueError) as error:
         raise Corrupted(f"{name} cannot be read as an Avro file: {error}") from error
 
 
@@ -159,45 +145,6 @@ def _unpacked(data: bytes, wbits: int) -> bytes:
     if not stream.eof:
         raise Corrupted(f"its {len(data)} bytes are cut off, or unpack to more than {UNPACKED_BYTES_MAX} bytes")
     return found
-
-
-def _header(data: bytes) -> tuple[dict[str, bytes], int]:
-    """The file's metadata and where its synchronisation marker stands."""
-    if data[:4] != _MAGIC:
-        raise Corrupted("it does not begin as one")
-    found: dict[str, bytes] = {}
-    count, at = _number(data, 4)
-    while count:
-        if count < 0:  # then the size of the block in bytes follows
-            count = -count
-            _, at = _number(data, at)
-        for _ in range(count):
-            name, at = _text(data, at)
-            value, at = _text(data, at)
-            found[name.decode()] = value
-        count, at = _number(data, at)
-    return found, at
-
-
-def _text(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _number(data, at)
-    if size < 0 or at + size > len(data):
-        raise Corrupted(f"it ends inside its header at {at}")
-    return data[at : at + size], at + size
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """A variable-length zigzag number and what follows it."""
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise Corrupted(f"it ends inside a number at {at}")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
 
 
 def _shape(schema: Schema) -> Callable[[Any], Any]:

@@ -11,10 +11,10 @@ import bz2
 import io
 import json
 import zlib
+from dataclasses import dataclass
 from typing import Any, Final
 
 from archiver.redaction import excerpt
-from archiver.wording import counted
 
 MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
@@ -30,28 +30,47 @@ class DamagedContainer(ValueError):
     """The bytes are no complete Avro container, or one that no manifest needs."""
 
 
-def plain(data: bytes, bytes_max: int) -> bytes:
-    """The same container without compression. Raises `DamagedContainer`; `bytes_max` bounds its size."""
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A checked container."""
+
+    header: dict[bytes, bytes]
+    """Its metadata, `avro.schema` among them."""
+    sync: bytes
+    blocks: tuple[tuple[int, bytes], ...]
+    """Number of entries, and their bytes without compression."""
+
+
+def container_of(data: bytes, bytes_max: int) -> Container:
+    """The parts of a container. Raises `DamagedContainer`; `bytes_max` bounds the bytes of all blocks without compression."""
     reader = _Reader(data)
     if reader.take(len(MAGIC)) != MAGIC:
         raise DamagedContainer("it is no Avro file")
-    entries = _header(reader)
+    header = _header(reader)
     sync = reader.take(_SYNC_BYTES)
-    _check_schema(entries.get(_SCHEMA, b""))
-    codec = entries.get(_CODEC, b"null")
-    pieces = [MAGIC, _encoded_header({**entries, _CODEC: b"null"}), sync]
-    left = bytes_max - sum(map(len, pieces))
+    _check_schema(header.get(_SCHEMA, b""))
+    codec, left = header.get(_CODEC, b"null"), bytes_max
+    blocks: list[tuple[int, bytes]] = []
     while not reader.at_end():
         count, size = reader.long(), reader.long()
         block = _decompressed(codec, reader.take(size), left)
         if reader.take(_SYNC_BYTES) != sync:
             raise DamagedContainer(f"the block that ends at byte {reader.position} is damaged")
-        if not 0 <= count <= len(block):
-            raise DamagedContainer(f"a block of {len(block)} bytes says that it holds {counted(count, 'entry', 'entries')}")
         left -= len(block)
         if left < 0:
             raise DamagedContainer(f"it has more than {bytes_max} bytes without compression")
-        pieces += [_encoded_long(count), _encoded_long(len(block)), block, sync]
+        if not 0 <= count <= len(block):
+            raise DamagedContainer(f"a block of {len(block)} bytes says that it holds {count} entries")
+        blocks.append((count, block))
+    return Container(header, sync, tuple(blocks))
+
+
+def plain(data: bytes, bytes_max: int) -> bytes:
+    """The same container without compression, for a decoder of others. Raises `DamagedContainer`."""
+    found = container_of(data, bytes_max)
+    pieces = [MAGIC, _encoded_header({**found.header, _CODEC: b"null"}), found.sync]
+    for count, block in found.blocks:
+        pieces += [_encoded_long(count), _encoded_long(len(block)), block, found.sync]
     return b"".join(pieces)
 
 
@@ -124,14 +143,23 @@ def _decompressed(codec: bytes, block: bytes, bytes_max: int) -> bytes:
             case b"null" | b"":
                 return block
             case b"deflate":
-                return zlib.decompressobj(-15).decompress(block, bound)
+                deflated = zlib.decompressobj(-15)
+                return _whole(deflated.decompress(block, bound), bound, ended=deflated.eof)
             case b"bzip2":
-                return bz2.BZ2Decompressor().decompress(block, bound)
+                stream = bz2.BZ2Decompressor()
+                return _whole(stream.decompress(block, bound), bound, ended=stream.eof)
             case b"zstandard":
                 return _zstandard(block, bound)
     except (zlib.error, OSError, ValueError, EOFError) as error:
         raise DamagedContainer(f"a block cannot be decompressed ({error})") from error
     raise DamagedContainer(f"its compression {excerpt(codec[:64].decode('utf-8', 'replace'))!r} is not supported")
+
+
+def _whole(found: bytes, bound: int, *, ended: bool) -> bytes:
+    """What was decompressed, unless its stream was cut; beyond the bound the caller refuses it."""
+    if not ended and len(found) < bound:
+        raise DamagedContainer("a block is cut off in the middle of its compressed bytes")
+    return found
 
 
 def _zstandard(block: bytes, bound: int) -> bytes:
