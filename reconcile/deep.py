@@ -120,12 +120,14 @@ class RowProof:
         )
 
     def _hidden(self, table: TableState) -> dict[str, tuple[Range, ...]]:
-        """Positions that delete files hide, by the data file's key."""
-        files = [RowFile(one.path, one.size) for one in table.hidden if one.readable]
+        """Positions that delete files hide, by the data file's key. One hides nothing of a data file that is newer than itself."""
+        numbers = {key_of(self._objects, one.path) or one.path: one.sequence_number for one in table.files}
+        files = [RowFile(one.path, one.size, origin=one.sequence_number) for one in table.hidden if one.readable]
         hidden: dict[str, tuple[Range, ...]] = {}
-        for path, runs in self._reader.positions(files).items():
+        for (path, sequence_number), runs in self._reader.positions(files).items():
             key = key_of(self._objects, path) or path
-            hidden[key] = merge([*hidden.get(key, ()), *runs])
+            if numbers.get(key, 0) <= sequence_number:
+                hidden[key] = merge([*hidden.get(key, ()), *runs])
         return hidden
 
     def _sort(

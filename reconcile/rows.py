@@ -129,9 +129,9 @@ class IntakeRange:
 class RowReader(Protocol):
     """Reads rows, many files at a time. What cannot be read is told in the results; `RetryLater` if nothing can be read at all."""
 
-    def positions(self, files: Sequence[RowFile]) -> Mapping[str, tuple[Range, ...]]:
-        """Which positions these position-delete files hide, by the path of the data file as they spell it. Raises `RetryLater` if one of
-        them cannot be read.
+    def positions(self, files: Sequence[RowFile]) -> Mapping[tuple[str, int], tuple[Range, ...]]:
+        """Which positions these position-delete files name, by the path of the data file as they spell it and by `RowFile.origin`. Raises
+        `RetryLater` if one of them cannot be read.
         """
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:

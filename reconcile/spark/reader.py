@@ -48,7 +48,7 @@ _TASKS_PER_CORE = 4
 _TASKS_PER_JOB = 8
 _OFFSETS_TOGETHER = 2**20
 """Rows of somebody else's files are sorted in blocks of so many offsets."""
-_POSITIONS = "file_path string, pos long"
+_POSITIONS = "file_path string, pos long, origin long"
 _JOB = "archiver-audit"
 _TEXT_MAX = 300
 
@@ -77,7 +77,7 @@ class SparkRows:
         self._stored = StoredFiles(place, cluster_id)
         self._job_bytes = job_bytes
 
-    def positions(self, files: Sequence[RowFile]) -> Mapping[str, tuple[Range, ...]]:
+    def positions(self, files: Sequence[RowFile]) -> Mapping[tuple[str, int], tuple[Range, ...]]:
         """As the Protocol says."""
         if not files:
             return {}
@@ -85,11 +85,12 @@ class SparkRows:
         def ask(session: SparkSession) -> list[Any]:
             rows = _tasks(session, files).mapInArrow(same_version(self._stored.positions()), _POSITIONS)
             frame = rows.repartition(parallelism(session), "file_path")
-            return _results(frame.sortWithinPartitions("file_path", "pos").mapInArrow(same_version(positions_summary), RESULT))
+            ordered = frame.sortWithinPartitions("file_path", "origin", "pos")
+            return _results(ordered.mapInArrow(same_version(positions_summary), RESULT))
 
-        found: dict[str, tuple[Range, ...]] = {}
+        found: dict[tuple[str, int], tuple[Range, ...]] = {}
         for part in self._job(ask):
-            found.update({path: tuple(runs) for path, runs in part.items()})
+            found.update({place: tuple(runs) for place, runs in part.items()})
         return found
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:

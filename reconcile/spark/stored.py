@@ -69,12 +69,11 @@ class StoredFiles:
         return work
 
     def positions(self) -> Worker:
-        """Rows of position-delete files out: `file_path`, `pos`."""
+        """Rows of position-delete files out: `file_path`, `pos`, `origin`."""
 
         def work(batches: Batches) -> Iterator[pa.RecordBatch]:
             for objects, file in self.files(batches):
-                for rows in _rows(objects, file, ("file_path", "pos")):
-                    yield rows.select(["file_path", "pos"]).cast(_POSITIONS)
+                yield from position_rows(objects, file)
 
         return work
 
@@ -101,6 +100,13 @@ def archive_rows(objects: ObjectStore, file: RowFile, codec: RecordCodec, batch_
 def foreign_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
     """`FOREIGN` rows of a file of somebody else. Raises whatever reading it raises."""
     return unhidden(file, _rows(objects, file, _COORDINATES))
+
+
+def position_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
+    """Rows of a position-delete file, each with the file's origin. Raises whatever reading it raises."""
+    for rows in _rows(objects, file, ("file_path", "pos")):
+        places = rows.select(["file_path", "pos"]).cast(_POSITIONS)
+        yield places.append_column("origin", pa.array([file.origin] * rows.num_rows, pa.int64()))
 
 
 def row_count(objects: ObjectStore, file: RowFile) -> int:

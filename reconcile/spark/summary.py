@@ -201,13 +201,16 @@ def sorted_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
 
 
 def positions_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """The function for `mapInArrow` over rows of position-delete files sorted by `file_path` and `pos`: a mapping of runs out."""
-    found: dict[str, list[Range]] = {}
+    """The function for `mapInArrow` over rows of position-delete files sorted by `file_path`, `origin` and `pos`: a mapping from path and
+    origin to runs out.
+    """
+    found: dict[tuple[str, int], list[Range]] = {}
     for batch in batches:
-        paths = batch.column("file_path")
-        for path in paths.unique():
-            places = batch.column("pos").filter(pc.equal(paths, path)).to_numpy(zero_copy_only=False)
-            known = found.setdefault(str(path), [])
+        paths, origins = batch.column("file_path"), batch.column("origin")
+        for path, origin in _both(paths, origins):
+            mine = pc.and_(pc.equal(paths, path), pc.equal(origins, origin))
+            places = batch.column("pos").filter(mine).to_numpy(zero_copy_only=False)
+            known = found.setdefault((str(path), origin.as_py()), [])
             for run in np.split(places, np.flatnonzero(np.diff(places) > 1) + 1):
                 low, high = int(run[0]), int(run[-1]) + 1
                 if known and known[-1][1] >= low:
@@ -215,6 +218,13 @@ def positions_summary(batches: Batches) -> Iterator[pa.RecordBatch]:
                 else:
                     known.append((low, high))
     yield packed(found)
+
+
+def _both(paths: Any, origins: Any) -> Iterator[tuple[Any, Any]]:
+    """Each path with each origin that it has."""
+    for path in paths.unique():
+        for origin in origins.filter(pc.equal(paths, path)).unique():
+            yield path, origin
 
 
 def merged_foreign(parts: Iterable[ForeignRows], counts: Mapping[str, int]) -> ForeignRows:

@@ -20,7 +20,9 @@ from archiver.jobs.refined import WrittenFile
 from archiver.objects import paths
 from archiver.schema.descriptors import Source
 from archiver.schema.state import TopicSchema, decide
+from reconcile.observe import Observer
 from reconcile.rows import Compared
+from reconcile.views import HiddenRows
 from tests.integration.test_deep_audit_doubts import deep, whys
 from tests.support.audited import TABLE, World, verdicts
 from tests.support.here_rows import HereRows
@@ -172,6 +174,27 @@ def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) 
     document = deep(world)
     assert verdicts(document) == ["unknown", "unknown"], "nothing is known of where the rows of that file are"
     assert "the column kafka is not the one with field id" in whys(document)[0]
+
+
+@pytest.mark.parametrize(("older", "verdict"), [(1, "invalid"), (0, "valid")])
+def test_a_delete_file_hides_nothing_of_a_newer_file(world: World, monkeypatch: pytest.MonkeyPatch, older: int, verdict: str) -> None:
+    """Engines show such a row, so the audit must not take it for a removed one."""
+    files = world.archived()
+    forged = rewritten(world, files[1:2], lambda rows: at(12, FORGERIES["key"])(rows)[2:3])
+    swap(world, [], forged, operation="append")
+    sequence_number = world.view().sequence_number - older
+    path = world.store.root / f"{paths.data_prefix(world.topic)}deletes.parquet"
+    pq.write_table(pa.table({"file_path": [forged.path], "pos": pa.array([0], pa.int64())}), path)
+    hidden = HiddenRows(f"file://{path}", path.stat().st_size, True, 5, sequence_number)
+    real = Observer.table
+
+    def with_deletes(observer: Observer, *args: Any) -> Any:
+        seen: Any = real(observer, *args)
+        return replace(seen, table=replace(seen.table, hidden=(hidden,)))
+
+    monkeypatch.setattr(Observer, "table", with_deletes)
+    found = deep(world)["partitions"][0]
+    assert (found["verdict"], found["doubled"]) == (verdict, [[12, 13]] if older else [])
 
 
 def test_columns_of_their_own_and_wider_types_do_not_count(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from archiver.objects.place import StorePlace
 from archiver.objects.s3 import S3ObjectStore
 from reconcile.rows import RowFile
 from reconcile.spark.stored import StoredFiles, Worker
-from reconcile.spark.summary import packed, unpacked
+from reconcile.spark.summary import packed, positions_summary, unpacked
 from tests.support.s3_server import S3Server
 from tests.support.s3_store import place, s3_server  # noqa: F401 - a fixture
 
@@ -84,8 +85,14 @@ def test_a_file_is_found_however_its_scheme_is_spelled(bucket: Bucket) -> None:
 
 def test_positions_that_delete_files_hide(bucket: Bucket) -> None:
     file = bucket.put("archive/deletes.parquet", pa.table({"file_path": ["x", "x", "y"], "pos": pa.array([3, 4, 0], pa.int64())}))
-    found = [row for batch in run(bucket.files.positions(), file) for row in batch.to_pylist()]
-    assert [(row["file_path"], row["pos"]) for row in found] == [("x", 3), ("x", 4), ("y", 0)]
+    work = bucket.files.positions()
+    found = [row for batch in run(work, replace(file, origin=7)) for row in batch.to_pylist()]
+    assert [(row["file_path"], row["pos"], row["origin"]) for row in found] == [("x", 3, 7), ("x", 4, 7), ("y", 0, 7)]
+    batches = [batch for number in (7, 9) for batch in run(work, replace(file, origin=number))]
+    ordered = pa.Table.from_batches(batches).sort_by([(name, "ascending") for name in ("file_path", "origin", "pos")])
+    (packed,) = positions_summary(ordered.to_batches(max_chunksize=3))
+    runs = unpacked(packed.column(0)[0].as_py())
+    assert runs == {("x", 7): [(3, 5)], ("x", 9): [(3, 5)], ("y", 7): [(0, 1)], ("y", 9): [(0, 1)]}
 
 
 @pytest.mark.parametrize("spelled", ["file://{}", "file:{}", "file:////{}"])

@@ -17,8 +17,8 @@ from reconcile.coverage import Range
 from reconcile.rows import Compared, FileRows, ForeignRows, IntakeRange, RowFile
 from reconcile.spark.comparison import ColumnPrints, RecordPrints, merged_comparison, printed_rows, summary_of
 from reconcile.spark.intake_digests import digests
-from reconcile.spark.stored import archive_rows, foreign_rows, row_count
-from reconcile.spark.summary import merged_foreign, sorted_summary, unpacked
+from reconcile.spark.stored import archive_rows, foreign_rows, position_rows, row_count
+from reconcile.spark.summary import merged_foreign, positions_summary, sorted_summary, unpacked
 
 ROWS = 7
 """Read at a time, so that small archives have several batches."""
@@ -37,9 +37,14 @@ class HereRows:
         self.compared_with: list[str] = []
         """Uris of the archives that rows of other writers were compared with."""
 
-    def positions(self, files: Sequence[RowFile]) -> Mapping[str, tuple[Range, ...]]:
-        assert not files
-        return {}
+    def positions(self, files: Sequence[RowFile]) -> Mapping[tuple[str, int], tuple[Range, ...]]:
+        batches = [batch for file in files for batch in position_rows(self._objects, file)]
+        if not batches:
+            return {}
+        order: list[tuple[str, Literal["ascending", "descending"]]] = [(name, "ascending") for name in ("file_path", "origin", "pos")]
+        rows = pa.Table.from_batches(batches).sort_by(order)
+        (packed,) = positions_summary(rows.to_batches(max_chunksize=ROWS))
+        return {place: tuple(runs) for place, runs in unpacked(packed.column(0)[0].as_py()).items()}
 
     def archives(self, files: Sequence[RowFile], schema: TopicSchema) -> list[FileRows]:
         self._meanwhile()
