@@ -69,11 +69,17 @@ def remote_limits(settings: CatalogSettings, data_uri: str) -> RemoteLimits:
     """
     chooses = settings.location == "catalog"
     warehouse = settings.properties().get("warehouse", "")
-    prefixes = [data_uri, *settings.locations]
+    prefixes = [_as_in_metadata(data_uri), *settings.locations]
     if chooses and (warehouse.startswith("/") or ":/" in warehouse):
         prefixes.append(warehouse)
     places = TablePlaces(prefixes, any_bucket=chooses)
     return RemoteLimits(settings.request_timeout, settings.metadata_bytes_max, settings.allow_http, places)
+
+
+def _as_in_metadata(data_uri: str) -> str:
+    """The data folder as table metadata spells it: paths of objects are not percent-encoded there, `data.uri` is."""
+    parts = urlsplit(data_uri)
+    return f"file://{unquote(parts.path)}" if parts.scheme == "file" else data_uri
 
 
 def sqlite_file(uri: str) -> Path | None:
