@@ -246,7 +246,7 @@ def test_a_table_that_is_gone_is_no_empty_table(deployment: Deployment, archived
         table.catalog.drop_table(("shop", "clicks"))
     done = ask(deployment, "SELECT count(*) FROM shop.clicks")
     assert (done.code, done.out) == (1, "")
-    assert "the table shop.clicks is gone: 6 rows of topic clicks were committed to it" in done.err
+    assert "the table shop.clicks is gone: 6 rows of topic clicks went into it" in done.err
     assert rows(deployment, "SELECT count(*) AS n FROM shop.orders") == [{"n": 8}]
     listed = deployment.cli("tables")
     assert (listed.code, "note: the table shop.clicks is gone" in listed.out) == (0, True), listed.out
