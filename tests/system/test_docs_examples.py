@@ -41,6 +41,7 @@ def test_the_quick_start(tmp_path: Path) -> None:
 
 
 _FOR_READERS = {
+    "a-query-misses-nan",
     "what-fails-what-you-see-what-you-do",
     "foreign-hands",
     "findings-by-id",
