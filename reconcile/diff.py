@@ -68,6 +68,8 @@ _OF_ONE_VIEW = frozenset(
         spec_changed,
         dangling_reference,
         altered_object,
+        doubled_file,
+        overlap,
         foreign_rows,
         rows_removed,
     }

@@ -182,7 +182,7 @@ def test_metrics_and_anchors_know_the_same_ids() -> None:
 
 ONE_VIEW = {
     *("table-replaced", "topic-recreated-on-old-table", "format-changed", "spec-changed"),
-    *("dangling-reference", "altered-object", "foreign-rows", "rows-removed"),
+    *("dangling-reference", "altered-object", "foreign-rows", "rows-removed", "doubled-file", "overlap"),
 }
 """Kinds that the table alone, or an object that it names, shows."""
 OF_THE_FOLDER = {"stray-upload", "log-ahead"}
