@@ -89,7 +89,7 @@ class _DataStream(io.RawIOBase):
     def __init__(self, inner: InputStream, location: str) -> None:
         super().__init__()
         self._inner = inner
-        self._location = location
+        self._location = excerpt(location, _SHOWN_MAX)
 
     def read(self, size: int | None = -1) -> bytes:
         """At most `size` bytes."""
@@ -121,6 +121,7 @@ class GuardedInput(InputFile):
         super().__init__(inner.location)
         self._inner = inner
         self._bytes_max = bytes_max
+        self._shown = excerpt(inner.location, _SHOWN_MAX)
         self.size = size
         """How many bytes it must have; None: not known."""
 
@@ -139,14 +140,14 @@ class GuardedInput(InputFile):
             return cast("InputStream", _DataStream(self._inner.open(), self.location))
         data = self._read()
         if self.size is not None and len(data) != self.size:
-            raise Halt(f"{self.location} has {len(data)} bytes, the manifest list says {self.size}; restore it from a backup")
+            raise Halt(f"{self._shown} has {len(data)} bytes, the manifest list says {self.size}; restore it from a backup")
         try:
             if self.location.endswith(".gz.metadata.json"):
                 self._check_gzip(data)
             elif self.location.endswith(".avro") or data.startswith(MAGIC):
                 data = plain(data, self._bytes_max)
         except DamagedContainer as error:
-            raise Halt(f"{self.location} is damaged: {error}; restore it from a backup") from error
+            raise Halt(f"{self._shown} is damaged: {error}; restore it from a backup") from error
         return cast("InputStream", io.BytesIO(data))
 
     def _check_kind(self) -> None:
@@ -156,7 +157,7 @@ class GuardedInput(InputFile):
         path = self._inner._path  # noqa: SLF001 - as above
         mode = Path(path).stat().st_mode
         if not stat.S_ISREG(mode):
-            raise Halt(f"{self.location} is no regular file and is not opened; table metadata is stored in files")
+            raise Halt(f"{self._shown} is no regular file and is not opened; table metadata is stored in files")
 
     def _read(self) -> bytes:
         parts: list[bytes] = []
@@ -166,7 +167,7 @@ class GuardedInput(InputFile):
                 parts.append(part)
                 left -= len(part)
                 if left < 0:
-                    raise Halt(f"{self.location} has more than {self._bytes_max} bytes (catalogs[].metadata_bytes_max)")
+                    raise Halt(f"{self._shown} has more than {self._bytes_max} bytes (catalogs[].metadata_bytes_max)")
         return b"".join(parts)
 
     def _check_gzip(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.exceptions import ValidationError as MetadataInvalid
 from pyiceberg.expressions import And, EqualTo
@@ -42,7 +42,7 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 from archiver.catalog.guarded_io import GuardedFileIO
 from archiver.catalog.iceberg_append import append_producer
 from archiver.catalog.iceberg_exchange import exchange_producer, removal_producer
-from archiver.catalog.iceberg_guard import guarded, guarded_table
+from archiver.catalog.iceberg_guard import guarded_table, open_catalog
 from archiver.catalog.iceberg_outcomes import is_no, metadata_lost, outcome_of, tells_of_table, unauthorized, unreached
 from archiver.catalog.iceberg_properties import prepared_properties
 from archiver.catalog.iceberg_reading import reading, said, writing
@@ -387,10 +387,9 @@ class IcebergTables:
             raise Halt(f"catalog {self._name} refuses us ({said(error)}): {advice(self._properties)}") from error
 
     def _open(self) -> Catalog:
-        properties: dict[str, Any] = dict(self._properties)
         try:
             try:
-                return guarded(load_catalog(self._name, **properties))
+                return open_catalog(self._name, self._properties)
             except ValidationError as error:  # what answers is no catalog, now: a proxy's page, for example
                 raise CatalogAway(f"catalog {self._name} cannot be reached: what answers there is no catalog: {said(error)}") from error
             except ValueError as error:
@@ -399,7 +398,7 @@ class IcebergTables:
                 if self._rest:
                     raise  # nothing is made there, and a silent server would be waited for twice
                 # Two processes that create the catalog's own tables at the same moment: the second attempt finds them.
-                return guarded(load_catalog(self._name, **properties))
+                return open_catalog(self._name, self._properties)
         except ArchiverError:
             raise
         # Opening changes nothing that matters, whatever the driver says.

@@ -8,9 +8,18 @@ access (`py-io-impl`, `s3.endpoint`, `s3.proxy-uri`), and imports the location p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog import (
+    AVAILABLE_CATALOGS,
+    Catalog,
+    CatalogType,
+    MetastoreCatalog,
+    _check_required_catalog_properties,
+    _import_catalog,
+    infer_catalog_type,
+)
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.locations import LocationProvider, SimpleLocationProvider
@@ -65,6 +74,26 @@ class _GuardedMetastore(MetastoreCatalog):
         version = 0 if known_at is None else self._parse_metadata_version(known_at) + 1
         where = metadata_places(changed.location).new_table_metadata_file_location(version)
         return StagedTable(table_identifier, changed, where, self._load_file_io(location=where), self)
+
+
+def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
+    """The guarded catalog of these properties alone; raises `ValueError` for properties of which none can be made.
+
+    pyiceberg's `load_catalog` adds those of a `.pyiceberg.yaml` in the working directory, which is the data folder of a service, and of
+    the environment. They could name code (`s3.retry-strategy-impl`), and `archiver config check` would not see them.
+    """
+    implementation = properties.get("py-catalog-impl")
+    if implementation is not None:
+        found = _import_catalog(name, str(implementation), dict(properties))
+        if found is None:
+            raise ValueError(f"there is no catalog {implementation}")
+        return guarded(found)
+    stated = properties.get("type")
+    kind = CatalogType(str(stated).lower()) if stated else infer_catalog_type(name, dict(properties))
+    if kind is None:
+        raise ValueError("its type is not known")
+    _check_required_catalog_properties(name, kind, dict(properties))
+    return guarded(AVAILABLE_CATALOGS[kind](name, dict(properties)))
 
 
 def guarded(catalog: Catalog) -> Catalog:

@@ -82,7 +82,8 @@ def _error_document(response: requests.Response) -> dict[str, object] | None:
     """What every REST catalog answers to what it refuses; None if this is something else."""
     try:
         document = response.json()
-    except requests.JSONDecodeError:
+    # `JSONDecodeError` is a `ValueError`. The other ones are a number of more than 4,300 digits, and nesting without end.
+    except (ValueError, RecursionError):
         return None
     found = document.get("error") if isinstance(document, dict) else None
     return found if isinstance(found, dict) else None

@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pydantic import ValidationError
+
 from archiver.errors import ArchiverError, Halt, RetryLater, passing
 from archiver.redaction import excerpt
 
 _TEXT_MAX = 500
 """Characters of a library's message that are repeated: it may quote the file."""
+_PROBLEMS_MAX = 20
+"""Problems of a document that pydantic may describe."""
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
     """Raise `Halt` if `what` is gone or damaged, `RetryLater` if it cannot be read now; errors of ours pass."""
+    what = excerpt(what, _TEXT_MAX)
     try:
         yield
     except ArchiverError:
@@ -37,6 +42,7 @@ def reading(what: str) -> Iterator[None]:
 @contextmanager
 def writing(what: str) -> Iterator[None]:
     """Raise `RetryLater` if `what` cannot be written, for any reason: nothing that counts was changed. Errors of ours pass."""
+    what = excerpt(what, _TEXT_MAX)
     try:
         yield
     except ArchiverError:
@@ -63,4 +69,6 @@ def _masked(error: BaseException) -> OSError | None:
 
 def said(error: BaseException) -> str:
     """A library's message as it may be repeated: a catalog's answer may be millions of characters long."""
+    if isinstance(error, ValidationError) and error.error_count() > _PROBLEMS_MAX:
+        return f"{error.error_count():,} errors in {error.title}"  # as text, 200 bytes for two bytes of JSON
     return excerpt(str(error), _TEXT_MAX)

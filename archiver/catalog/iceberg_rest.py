@@ -205,6 +205,11 @@ class _Bounded(BaseAdapter):
         trusted = verify if self._authorities is None else self._authorities
         response = self._inner.send(request, stream=True, timeout=bound, verify=trusted, cert=cert, proxies=proxies)
         response.raw = io.BytesIO(self._body(response, deadline_s))
+        # JSON is UTF-8. A `charset` of the answer could choose any codec of Python, some of which take quadratic time.
+        response.encoding = "utf-8"
+        if response.is_redirect and request.method not in ("GET", "HEAD"):
+            # The library would send a GET in its place, and take the answer to that for the outcome of the request.
+            raise requests.ConnectionError(f"the catalog redirects a {request.method}, which is not followed", request=request)
         return response
 
     def _bound_pools(self, url: str, proxies: dict[str, str] | None) -> None:

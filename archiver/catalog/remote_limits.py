@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,10 @@ _BUCKETS: Final = {
     **dict.fromkeys(("abfs", "abfss", "wasb", "wasbs"), "abfs"),
 }
 """Schemes of object stores, and the one spelling in which they are compared."""
+_CHANGES_A_PATH: Final = re.compile(r"[?#\x00-\x1f\x7f]")
+"""pyiceberg cuts a URI at `?` and `#`, and drops tabs and line ends. Without this rule, another path is opened than the one compared."""
+_ROOTED_URI: Final = re.compile(r"file:/(?:/{2,}|(?!/))")
+"""`file:/x` and `file:///x`. pyiceberg takes `file:x` and `file://x` for paths below the working directory."""
 
 
 class TablePlaces:
@@ -32,6 +37,8 @@ class TablePlaces:
 
     def refusal(self, location: str) -> str | None:
         """Why nothing at `location` may be opened; None if it may. Links of local paths are followed before they are compared."""
+        if _CHANGES_A_PATH.search(location) is not None:
+            return "it has a character that no path of table metadata needs (?, #, or a control character)"
         path = _local(location)
         if path is not None:
             found = os.path.realpath(path)
@@ -40,6 +47,8 @@ class TablePlaces:
             key = _in_bucket(location)
             if key is None:
                 return "it is neither a local path nor an object of a bucket"
+            if {".", ".."} & set(key.split("/")):
+                return "it has a . or .. component, which servers may follow out of the folder"
             within = self._any_bucket or any(key.startswith(f"{prefix}/") for prefix in self._buckets)
         if within:
             return None
@@ -61,7 +70,9 @@ class RemoteLimits:
 
 def _local(location: str) -> str | None:
     """The local path of a `file:` URI or an absolute path; None for anything else."""
-    return location if location.startswith("/") else local_path(location)
+    if location.startswith("/"):
+        return location
+    return local_path(location) if _ROOTED_URI.match(location) is not None else None
 
 
 def _in_bucket(location: str) -> str | None:

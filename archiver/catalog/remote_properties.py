@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from archiver.settings_types import is_loopback
 
@@ -20,6 +20,9 @@ KEYS_SHOWN_MAX: Final = 20
 _KEY_CHARACTERS_SHOWN_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PREFIX = re.compile(r"[A-Za-z0-9._~%!$'()*+,;=:@-]+(?:/[A-Za-z0-9._~%!$'()*+,;=:@-]+)*/?")
+_SEPARATOR = re.compile(r"[^/\\?#%]{1,8}")
+_HOST_PART = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Clients build a host name of a region or an account."""
 _VISIBLE = re.compile(r"[ -~]*")
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -97,9 +100,11 @@ def _fits(key: str, value: str, uri: str, allow_http: bool) -> bool:
             origin = origin_of(value)
             return origin is not None and origin == origin_of(uri) and _is_plain(urlsplit(value))
         case "prefix":
-            return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(value.split("/"))
+            return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(re.split(r"[/\\]", unquote(value)))
         case "namespace-separator":
-            return 0 < len(value) <= 8
+            return _SEPARATOR.fullmatch(unquote(value)) is not None
+        case "s3.region" | "client.region" | "adls.account-name":
+            return _HOST_PART.fullmatch(value) is not None
         case "s3.endpoint":
             return _may_be_asked(value, allow_http)
         case _:

@@ -200,7 +200,7 @@ class ClientTokens(Tokens):
 def _document(answer: requests.Response) -> dict[str, Any]:
     try:
         found = answer.json()
-    except requests.JSONDecodeError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

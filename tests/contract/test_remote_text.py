@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
 from archiver.catalog.iceberg import IcebergTables
 from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
@@ -163,6 +165,82 @@ def test_an_answer_has_a_bound(hostile: HostileCatalog, what: str) -> None:
     with pytest.raises((CatalogAway, RetryLater), match="metadata_bytes_max"):
         rest(hostile, RemoteLimits(30.0, bytes_max=8 * 2**20)).load(IDENTIFIER)
     assert hostile.sent < 64 * 2**20, "the rest is not read"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 200_000,
+        b'{"error":' + b"1" * 5000 + b"}",
+        b'{"error": {"message": "' + b"x" * 2**20 + b'", "type": "NoSuchTableException", "code": 404}}',
+    ],
+    ids=["deep", "huge number", "long"],
+)
+def test_a_refusal_with_any_body_is_typed(hostile: HostileCatalog, body: bytes) -> None:
+    hostile.refusal = body
+    tables = rest(hostile)
+    with suppress(RetryLater):
+        assert tables.load(IDENTIFIER) is None
+    tables.close()
+
+
+def test_what_a_catalog_says_of_a_refusal_is_cut(hostile: HostileCatalog, tmp_path: Path) -> None:
+    hostile.refusal = json.dumps({"error": {"message": "x" * 2**20, "type": "NoSuchTableException", "code": 404}}).encode()
+    tables = rest(hostile)
+    with pytest.raises(RetryLater) as caught:
+        made(tables, tmp_path)
+    assert len(str(caught.value)) < 2000
+    tables.close()
+
+
+def test_many_mistakes_in_an_answer_are_counted_and_not_listed(hostile: HostileCatalog, tmp_path: Path) -> None:
+    """200 bytes of text for each two bytes of the answer."""
+    with sql_tables_closed(tmp_path) as sql:
+        view = made(sql, tmp_path)
+    document = metadata_of(view) | {"snapshots": [0] * 10_000}
+    hostile.table = {"metadata-location": view.metadata_location, "metadata": document}
+    tables = rest(hostile)
+    with pytest.raises(RetryLater, match="10,000 errors") as caught:
+        tables.load(IDENTIFIER)
+    assert len(str(caught.value)) < 2000
+    tables.close()
+
+
+def test_the_charset_of_an_answer_chooses_no_codec(hostile: HostileCatalog) -> None:
+    """JSON is UTF-8. Python has codecs that take quadratic time."""
+    hostile.content_type = "application/json; charset=cp037"
+    tables = rest(hostile)
+    assert tables.connected().name == "lake"
+    tables.close()
+
+
+def test_a_redirected_commit_is_not_taken_for_an_applied_one(hostile: HostileCatalog, tmp_path: Path) -> None:
+    """The library would send a GET in its place, which loads the table."""
+    with sql_tables_closed(tmp_path) as sql:
+        view = made(sql, tmp_path)
+    hostile.table = {"metadata-location": view.metadata_location, "metadata": metadata_of(view)}
+    tables = rest(hostile)
+    request = prepared(tables, loaded(tables), one_file(view, 0, 5))
+    hostile.redirects_posts = True
+    asked = len(hostile.asked)
+    swapped = tables.swap(request)
+    assert swapped.outcome is SwapOutcome.UNKNOWN
+    assert "redirects a POST" in swapped.why
+    assert len(hostile.asked) == asked + 1
+    tables.close()
+
+
+def test_pyicebergs_own_configuration_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory of a service is its data folder: whoever writes there must not configure a catalog."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("PYICEBERG_HOME", raising=False)
+    (tmp_path / ".pyiceberg.yaml").write_text(f"catalog:\n  local:\n    s3.retry-strategy-impl: {CANARY}.Call\n")
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
+    monkeypatch.setenv("PYICEBERG_CATALOG__LOCAL__S3__ENDPOINT", "http://store.example.com")
+    assert load_catalog("local", type="sql", uri=f"sqlite:///{tmp_path}/other.db").properties["s3.retry-strategy-impl"]
+    with sql_tables_closed(tmp_path) as tables:
+        assert not [name for name in tables.connected().properties if name.startswith("s3.")]
 
 
 def limited(folder: Path, *places: str, bytes_max: int = 2**20) -> IcebergTables:

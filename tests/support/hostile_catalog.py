@@ -17,6 +17,11 @@ class HostileCatalog:
         self.config: Mapping[str, Any] | Iterable[bytes] = {"defaults": {}, "overrides": {}}
         self.table: Mapping[str, Any] | None = None
         self.redirect: str | None = None
+        self.redirects_posts = False
+        """Whether a POST is redirected with 302 to the same address, where a GET is then answered with `table`."""
+        self.refusal: bytes | None = None
+        """The body of a 404, in place of `table`."""
+        self.content_type = "application/json"
         self.asked: list[tuple[str, dict[str, str]]] = []
         """Path and headers of every request."""
         self.sent = 0
@@ -50,16 +55,23 @@ class HostileCatalog:
                     self.send_header("Location", f"{catalog.redirect}{self.path}")
                     self.send_header("Content-Length", "0")
                     self.end_headers()
+                elif catalog.redirects_posts and self.command == "POST":
+                    self.send_response(302)
+                    self.send_header("Location", self.path)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
                 elif path.endswith("/config"):
                     self._answer(catalog.config)
+                elif catalog.refusal is not None:
+                    self._answer([catalog.refusal], 404)
                 else:
                     self._answer(catalog.table or {})
 
             do_HEAD = do_POST = do_GET  # noqa: N815 - the library's names
 
-            def _answer(self, document: Mapping[str, Any] | Iterable[bytes]) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
+            def _answer(self, document: Mapping[str, Any] | Iterable[bytes], status: int = 200) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", catalog.content_type)
                 self.send_header("Connection", "close")
                 self.end_headers()
                 for part in [json.dumps(document).encode()] if isinstance(document, Mapping) else document:

@@ -79,10 +79,25 @@ def test_a_uri_stays_at_its_origin(uri: str, accepted: bool) -> None:
     [
         *(("prod", True), ("catalogs/123:s3tables", True), ("a%2Fb", True), ("a/b/", True)),
         *(("../admin", False), ("a/../../b", False), ("?x=", False), ("a#b", False), ("//evil.org", False), ("", False), ("a b", False)),
+        *(("%2e%2e/%2e%2e/admin", False), ("a/.%2E/b", False), ("a%2F..%2Fb", False), ("a%5C..%5Cb", False), ("a%2e", True)),
     ],
 )
 def test_a_prefix_stays_a_path(prefix: str, accepted: bool) -> None:
     assert bool(catalog_settings({"prefix": prefix}, URI, allow_http=False).accepted) is accepted
+
+
+@pytest.mark.parametrize(
+    ("separator", "accepted"),
+    [("%1F", True), (".", True), ("%2E", True), ("/../", False), ("%2F..%2F", False), ("?", False), ("%23", False), ("", False)],
+)
+def test_a_separator_of_namespaces_does_not_change_a_path(separator: str, accepted: bool) -> None:
+    assert bool(catalog_settings({"namespace-separator": separator}, URI, allow_http=False).accepted) is accepted
+
+
+@pytest.mark.parametrize("name", ["s3.region", "client.region", "adls.account-name"])
+@pytest.mark.parametrize("value", ["x.evil.example/#", "evil.example", "a/b", "a:1", "a@b", "", "a b", "%2e"])
+def test_what_becomes_a_part_of_a_host_name_has_no_other_characters(name: str, value: str) -> None:
+    assert table_settings({name: value}, allow_http=True).accepted == {}
 
 
 @pytest.mark.parametrize(
