@@ -48,6 +48,7 @@ _CONFIGURATION_PATH = "/v1/config"
 _NOTES_MAX = 100
 """Sets of names of settings that were left out and logged."""
 _PART_BYTES = 64 * 1024
+_TURNS_INTO_GET = frozenset({301, 302, 303})
 _CLOCK = SystemClock()
 
 
@@ -207,8 +208,8 @@ class _Bounded(BaseAdapter):
         response.raw = io.BytesIO(self._body(response, deadline_s))
         # JSON is UTF-8. A `charset` of the answer could choose any codec of Python, some of which take quadratic time.
         response.encoding = "utf-8"
-        if response.is_redirect and request.method not in ("GET", "HEAD"):
-            # The library would send a GET in its place, and take the answer to that for the outcome of the request.
+        if response.status_code in _TURNS_INTO_GET and request.method not in ("GET", "HEAD"):
+            # The library would send a GET in its place, whose answer pyiceberg takes for the outcome of the request.
             raise requests.ConnectionError(f"the catalog redirects a {request.method}, which is not followed", request=request)
         return response
 

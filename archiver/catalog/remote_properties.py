@@ -100,7 +100,7 @@ def _fits(key: str, value: str, uri: str, allow_http: bool) -> bool:
             origin = origin_of(value)
             return origin is not None and origin == origin_of(uri) and _is_plain(urlsplit(value))
         case "prefix":
-            return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(re.split(r"[/\\]", unquote(value)))
+            return _PREFIX.fullmatch(value) is not None and not {".", ".."} & set(unquote(value).replace("\\", "/").split("/"))
         case "namespace-separator":
             return _SEPARATOR.fullmatch(unquote(value)) is not None
         case "s3.region" | "client.region" | "adls.account-name":

@@ -22,8 +22,12 @@ _DECIMAL: tuple[Worst, ...] = (("decimal(", "1", ""), ("decimal(1,", " ", ""), (
 WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
+    "archiver.catalog.remote_limits._CHANGES_A_PATH": _NAME,
+    "archiver.catalog.remote_limits._ROOTED_URI": (("file:", "/", ""), ("file:/", "a", "")),
+    "archiver.catalog.remote_properties._HOST_PART": _NAME,
     "archiver.catalog.remote_properties._NAME": _NAME,
     "archiver.catalog.remote_properties._PREFIX": (*_NAME, ("", "a/", ""), ("", "a/", "!"), ("", "/", ""), ("", "%2F", "")),
+    "archiver.catalog.remote_properties._SEPARATOR": _NAME,
     "archiver.catalog.remote_properties._VISIBLE": (*_NAME, ("", "\n", ""), ("", " ", "\n")),
     "archiver.catalog.rest_auth._TOKEN": _NAME,
     "archiver.catalog.tables._PART": _NAME,
