@@ -85,7 +85,7 @@ def _text(path: Path) -> str:
             raise ConfigInvalid(f"{path} is larger than {BYTES_MAX:,} bytes; name the configuration file with -c FILE or ARCHIVER_CONFIG")
         return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except FileNotFoundError as error:
-        raise ConfigInvalid(f"{path} does not exist; name the configuration file with -c FILE or ARCHIVER_CONFIG") from error
+        raise ConfigInvalid(f"{path} does not exist; name a configuration file that does (commands: -c FILE or ARCHIVER_CONFIG)") from error
     except OSError as error:
         raise ConfigInvalid(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

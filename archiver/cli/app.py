@@ -114,6 +114,9 @@ def run(arguments: list[str]) -> int:
         # A command line that only lacks its command is answered with the help, which is no error message.
         asked_nothing = not arguments or usage.format_message().startswith("Usage:")
         print(usage.format_message() if asked_nothing else f"error: {usage.format_message()}", file=sys.stderr)
+        context = getattr(usage, "ctx", None)
+        if not asked_nothing and context is not None:
+            print(f"See `{context.command_path} --help`.", file=sys.stderr)
         return USAGE
     except (KeyboardInterrupt, typer.Abort) as stopped:
         # Typer makes an `Abort` of an `EOFError` too: it comes from damaged bytes, and is no Ctrl-C.

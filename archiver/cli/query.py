@@ -22,6 +22,8 @@ from archiver.settings_types import parse_size
 from archiver.wording import counted
 
 ROWS_MAX = 1000
+TABLES_SHOWN = 10
+"""Tables that an error lists; `archiver tables` lists all."""
 
 
 def query(
@@ -51,7 +53,7 @@ def query(
         gone = [trouble.why for trouble in named if trouble.gone]
         if gone:
             raise Halt("; ".join(gone)) from error
-        raise InvalidInput("; ".join([str(error), *(trouble.why for trouble in named), *_hints(names, topics)])) from error
+        raise InvalidInput("; ".join([str(error), *(trouble.why for trouble in named), *_hints(error, names, topics)])) from error
     for trouble in troubles.values():
         if trouble.gone:
             progress(trouble.why)
@@ -60,15 +62,21 @@ def query(
     return FINE
 
 
-def _hints(names: Collection[str], topics: Sequence[TopicSettings]) -> list[str]:
-    """For whoever names a topic where a table belongs."""
-    return [
+def _hints(error: InvalidInput, names: Collection[str], topics: Sequence[TopicSettings]) -> list[str]:
+    """Names to use, for a query that names a topic in place of its table, or a table that does not exist."""
+    of_topics = [
         f"topic {topic.name} has no table (archive.kind: {topic.archive.kind})"
         if topic.archive.table is None
         else f"the table of topic {topic.name} is {topic.archive.table}"
         for topic in topics
         if topic.name in names
     ]
+    known = sorted({topic.archive.table for topic in topics if topic.archive.table is not None})
+    unknown = {name.casefold() for name in names} - {name.casefold() for name in known}
+    if of_topics or not unknown or "does not exist" not in str(error):
+        return of_topics
+    more = f", and {len(known) - TABLES_SHOWN} more" if len(known) > TABLES_SHOWN else ""
+    return [f"the tables are {', '.join(known[:TABLES_SHOWN])}{more}" if known else "the configuration has no table"]
 
 
 def _print_json(result: Result, rows_max: int) -> bool:

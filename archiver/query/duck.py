@@ -252,7 +252,8 @@ def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
 
 
 def _words(error: Exception) -> str:
-    return str(error).strip()
+    """The message of DuckDB, without suggestions of its own system tables."""
+    return re.sub(r'\s*Did you mean "(?:pg_catalog|information_schema)\.[^\n]*', "", str(error)).strip()
 
 
 def _unglobbed(path: str) -> str:

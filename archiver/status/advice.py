@@ -139,6 +139,7 @@ def advice(
             for text in standing.differences
         ]
     found += _of_jobs(journal, found)
+    found += of_audits(journal)
     return sorted(found, key=lambda item: SEVERITIES.index(item.severity))
 
 
@@ -196,8 +197,8 @@ def _of_dependencies(checks: Iterable[Check], now_us: int) -> Iterable[Advice]:
 def beside_topics(
     journal: Journal, sources: Sequence[FilesState], stuck: Collection[str] = (), mirrors: Sequence[MirrorState] = ()
 ) -> list[Advice]:
-    """What only the daemon knows: files and topics that it cannot take in, a configuration file that it does not follow, what its
-    reconciler found.
+    """What only the daemon knows: files and topics that it cannot take in, a configuration file that it does not follow, the
+    findings of the reconciler.
 
     Of topics that are `stuck` it is told by itself that somebody must act.
     """
@@ -207,8 +208,11 @@ def beside_topics(
     refusal = journal.refusal
     if refusal is not None:
         what = f"The reload of {moment(refusal.at_us)} was refused" + ("" if refusal.whole else " in part") + f": {refusal.why}"
-        mend = "Correct the file and reload again; until then everything goes on as before."
-        todo = mend if refusal.whole else "Restart the daemon, or put those keys back and reload again."
+        todo = "Correct the file and reload again; until then everything goes on as before."
+        if not refusal.whole:
+            todo = "Correct those keys and reload again." + (
+                " A restart applies the keys that need one." if "restart" in refusal.why else ""
+            )
         found.append(Advice("act", "reload", "the configuration file is not in force", what, todo))
     found += _of_schemas(journal)
     return [*found, *_of_findings(journal.newest("reconcile"), stuck)]
@@ -410,6 +414,10 @@ def _of_jobs(journal: Journal, before: Sequence[Advice]) -> Iterable[Advice]:
     if tick is not None and tick.outcome == "skipped":
         what = f"The last tick was left to another process: {tick.line}."
         yield Advice("note", "follower", "another process leads", what, "Nothing: this daemon takes over when that one stops.")
+
+
+def of_audits(journal: Journal) -> Iterable[Advice]:
+    """Verdicts other than valid of the newest audits, and what the fast one counted."""
     for job, name, option in (("audit", "audit", ""), ("deep_audit", "deep audit", " --deep")):
         audit = journal.newest(job)
         what = "" if audit is None else f"The {name} of {moment(audit.began_us)}: {audit.line}"
@@ -427,10 +435,10 @@ def _of_undecoded(audit: Cycle | None) -> Iterable[Advice]:
     for item in found[:FINDINGS_SHOWN]:
         topic, count = str(item["topic"]), counted(int(item["records"]), "undecoded key or value", "undecoded keys and values")
         what = (
-            f"Topic {topic}: the table has {count} (audit of {moment(audit.began_us if audit is not None else 0)}). Their bytes are kept."
+            f"Topic {topic}: the table has {count}, and keeps their bytes (audit of {moment(audit.began_us if audit is not None else 0)})"
         )
         todo = f"`archiver dlq list --topic {topic}` names the records and why; `archiver dlq replay` decodes them with a schema that fits."
         yield Advice("watch", "undecoded", f"{_named(topic)} has {count}", what, todo, topic)
     if len(found) > FINDINGS_SHOWN:
         more = counted(len(found) - FINDINGS_SHOWN, "more topic")
-        yield Advice("watch", "undecoded", f"{more} with undecoded records", f"{more} have undecoded records.", "See `archiver dlq list`.")
+        yield Advice("watch", "undecoded", f"{more} with undecoded records", f"{more} have undecoded records", "See `archiver dlq list`.")

@@ -18,7 +18,7 @@ from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.store import ObjectStore
 from archiver.rfc3339 import format_time
 from archiver.settings import Settings
-from archiver.status.advice import beside_topics
+from archiver.status.advice import beside_topics, of_audits
 from archiver.status.ages import numbers
 from archiver.status.journal import Journal
 from archiver.status.standing import STAGES, PartitionStanding, TopicStanding, standing
@@ -125,7 +125,7 @@ def daemon_document(
         "checks": checks,
         "sources": [_source(source) for source in sources],
         "mirrors": [_mirror(mirror) for mirror in mirrors],
-        "attention": [f"{item.what}. {item.todo}" for item in beside_topics(journal, sources, mirrors=mirrors)],
+        "attention": [f"{item.what}. {item.todo}" for item in [*beside_topics(journal, sources, mirrors=mirrors), *of_audits(journal)]],
     }
 
 

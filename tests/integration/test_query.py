@@ -267,6 +267,15 @@ def test_whoever_names_a_topic_is_told_its_table(deployment: Deployment, archive
     assert "topic kept has no table (archive.kind: none)" in ask(deployment, "SELECT * FROM kept").err
 
 
+@pytest.mark.parametrize("name", ["shop.nothing", "nothing", "elsewhere.shop.orders", '"shop"."Order s"'])
+def test_an_unknown_table_is_answered_with_the_tables(name: str, deployment: Deployment) -> None:
+    done = ask(deployment, f"SELECT * FROM {name}")
+    assert (done.code, done.out) == (3, "")
+    assert done.err.rstrip().endswith("; the tables are shop.clicks, shop.orders"), done.err
+    assert "pg_catalog" not in done.err
+    assert "the tables are" not in ask(deployment, "SELECT nothing FROM shop.orders").err
+
+
 TOP = 'SELECT kafka."offset" AS o FROM shop.orders WHERE value.__err__ IS NOT NULL ORDER BY kafka.ingest_timestamp LIMIT 12'
 
 

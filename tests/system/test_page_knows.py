@@ -46,6 +46,9 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         until("the page says what was not decoded", lambda: "topic orders has 2 undecoded keys and values" in page(daemon))
         assert "archiver dlq list --topic orders" in page(daemon)
         assert "All is well" not in page(daemon)
+        (note,) = deployment.cli("status", "--output", "json").json()["attention"]
+        assert note.startswith("Topic orders: the table has 2 undecoded keys and values, and keeps their bytes (audit of ")
+        assert ".." not in note
         assert 'archiver_undecoded_values{topic="orders"} 2.0' in daemon.get("/metrics").body.decode()
 
         (moved, *_) = sorted(deployment.data.rglob("archive/*/data/**/*.parquet"))
@@ -53,4 +56,5 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         done = deployment.cli("audit", "--output", "json")
         assert (done.code, done.json()["verdict"]) == (1, "invalid")
         until("the page says what the command found", lambda: "the audit says invalid" in page(daemon))
+        assert any("invalid" in line for line in deployment.cli("status", "--output", "json").json()["attention"])
         assert daemon.stop() == 0

@@ -65,7 +65,7 @@ def test_text(deployment: Deployment) -> None:
         (["--topic", ""], 3, "there is no topic"),
         (["--topic", "clicks:0"], 3, "there is no topic clicks:0"),
         (["--fix", "--topic", "nothing"], 3, "there is no topic nothing"),
-        (["--repair"], 3, "No such option"),
+        (["--repair"], 3, "No such option: --repair\nSee `archiver reconcile --help`.\n"),
         (["clicks"], 3, "unexpected extra argument"),
         (["--output", "yaml"], 3, "yaml"),
     ],

@@ -164,6 +164,10 @@ def test_a_reload_that_was_refused_is_told_until_one_succeeds() -> None:
     journal.reloaded(Refusal(NOW_US, "http.listen: it needs a restart", whole=False))
     (one,) = advice(calm, journal, NOW_US, 5.0)
     assert "refused in part: http.listen: it needs a restart" in one.what
+    assert "restart" in one.todo
+    journal.reloaded(Refusal(NOW_US, "topics.a.partitions: the topic has 4; set `partitions: 4`", whole=False))
+    (one,) = advice(calm, journal, NOW_US, 5.0)
+    assert one.todo == "Correct those keys and reload again.", "a restart would halt the topic"
     journal.reloaded(None)
     assert advice(calm, journal, NOW_US, 5.0) == []
 
