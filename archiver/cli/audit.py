@@ -12,6 +12,7 @@ from archiver.cli.completion import complete_scope
 from archiver.cli.exits import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table, progress
+from archiver.errors import OutcomeUnknown, RetryLater
 from archiver.jobs.scope import parse_scope
 from archiver.wording import counted
 
@@ -43,7 +44,14 @@ def audit(
             return Answered(found, CODES[str(found["verdict"])])
 
         # A daemon shows the verdict on its page, and has a Spark session already.
-        document = beside_daemon(app, "audit", {"topic": topic, "deep": deep}, by_itself).document
+        try:
+            document = beside_daemon(app, "audit", {"topic": topic, "deep": deep}, by_itself).document
+        except (RetryLater, OutcomeUnknown) as error:
+            if deep:
+                raise
+            # It needs no daemon and changes nothing, so a daemon that is busy or hangs must not withhold the verdict.
+            progress(f"{error}; the audit is done here")
+            document = by_itself().document
         archived = {one.name for one in app.settings.topics if one.archive.kind != "none"}
     if output is Output.JSON:
         print_json(document)

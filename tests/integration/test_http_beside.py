@@ -248,6 +248,30 @@ def test_what_was_begun_and_never_ended_is_not_told_as_done(deployment: Deployme
         impostor.close()
 
 
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (b"HTTP/1.1 429 no\r\nContent-Length: 2\r\n\r\n{}", "has too much to do"),
+        (stream('{"progress": "half"}'), "ended in the middle of the work"),
+        (stream('{"error": {"type": "RetryLater", "message": "of", "exit_code": 2}}'), "of"),
+    ],
+)
+def test_a_daemon_in_trouble_does_not_withhold_the_verdict(deployment: Deployment, answer: bytes, cause: str) -> None:
+    with Driver(deployment) as driver:
+        cluster_id = driver.application.cluster.cluster_id
+    fake = Impostor(health(cluster_id), answer)
+    try:
+        (deployment.root / "token").write_text(TOKEN)
+        http = {"listen": f"127.0.0.1:{fake.port}", "admin_token": {"file": "token"}}
+        deployment.write({**deployment.document(), "http": http})
+        done = deployment.cli("audit", "--output", "json")
+        assert (done.code, done.json()["verdict"]) == (0, "valid"), done.err
+        assert cause in done.err
+        assert "the audit is done here" in done.err
+    finally:
+        fake.close()
+
+
 def test_whoever_took_the_port_learns_no_token(deployment: Deployment) -> None:
     """Anybody can read the cluster's id from a daemon that runs, and take its port when it does not."""
     with Driver(deployment) as driver:
