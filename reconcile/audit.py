@@ -35,6 +35,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from archiver.catalog import metadata_cache
 from archiver.catalog.evidence import Gaps
 from archiver.catalog.tables import Tables
 from archiver.clock import Clock
@@ -111,6 +112,8 @@ class Audit:
         `ledger` and `intake` read their log to the tail when called. Raises `NotFound` if `scope` names what neither the intake log nor the
         configuration has; what cannot be looked at (a catalog that is down) is `unknown` in the document, never an error.
         """
+        if self._rows is not None:
+            metadata_cache.SHARED.clear()  # it proves what is stored, not what was read a few minutes ago
         for _ in range(LOOKS_MAX - 1):
             look = self._look(ledger, intake, scope)
             if not any(_is_overtaken(view) for view in look.views):

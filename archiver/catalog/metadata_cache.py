@@ -2,7 +2,8 @@
 
 Metadata files, manifest lists and manifests get names that are used once. Each commit, reconciliation and cleanup reads those of a table
 again, with a HEAD and a GET for each. An entry is made only of a file that was read to its end. It lasts for `AGE_MAX_S`, so that a file
-that is lost, damaged or restored is noticed by a running process within that time. Safe for several threads.
+that is lost, damaged or restored is noticed by a running process within that time. A deep audit forgets all entries first. Safe for several
+threads.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ class MetadataCache:
         """Forget a file that is written or deleted."""
         with self._lock:
             self._drop(key)
+
+    def clear(self) -> None:
+        """Forget all files, so that each is read from the store again."""
+        with self._lock:
+            self._entries.clear()
+            self._bytes = 0
 
     def _drop(self, key: Key) -> None:
         found = self._entries.pop(key, None)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from archiver.catalog import metadata_cache
 from archiver.errors import RetryLater
 from archiver.schema.state import TopicSchema
 from archiver.settings import TopicSettings
@@ -51,6 +52,16 @@ def test_a_sound_topic_is_read_once_and_compared_with_intake(world: World) -> No
     assert [item["proof"] for item in document["partitions"]] == ["rows", "rows"]
     assert len(reader.asked) == len(set(reader.asked)) == 6
     assert sorted(reader.compared) == sorted(reader.asked)
+
+
+def test_a_deep_audit_reads_table_metadata_from_the_store_again(world: World) -> None:
+    world.archived()
+    key = ("http://store", "s3://bucket/m.avro")
+    metadata_cache.SHARED.put(key, b"as it was")
+    world.audit()
+    assert metadata_cache.SHARED.get(key) == b"as it was"
+    deep(world)
+    assert metadata_cache.SHARED.get(key) is None
 
 
 def test_only_the_partitions_that_were_asked_for_are_read(world: World) -> None:
