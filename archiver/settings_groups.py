@@ -80,8 +80,9 @@ class CatalogSettings(Group):
     metadata of a table elsewhere, or when such a catalog puts tables into a local folder."""
     metadata_bytes_max: Annotated[Size, Field(ge=2**20, le=2**30)] = 64 * 2**20
     """Largest answer of a REST catalog, and largest metadata file, manifest list or manifest, in bytes without compression; 1 MiB to 1 GiB.
-    What is larger is not read, and its table halts. Raise it for a table whose metadata has many thousands of snapshots or files; reading
-    one takes up to about ten times its bytes of memory."""
+    What is larger is not read, and its table halts. So does more than one JSON value for each 16 bytes of it, or one manifest entry for
+    each 64. Raise it for a table whose metadata has many thousands of snapshots or files. Reading one takes up to about ten times its bytes
+    of memory, and up to 60 times if it is made for that."""
     allow_http: StrictBool = False
     """Whether a secret may be sent to another machine over `http://`, where everybody on the way can read it; and whether an `s3.endpoint`,
     `glue.endpoint`, `dynamodb.endpoint` or the like may be such an address: what is asked there could then be read and changed. On this

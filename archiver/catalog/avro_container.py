@@ -22,6 +22,9 @@ _CODEC: Final = b"avro.codec"
 _SCHEMA: Final = b"avro.schema"
 _VARINT_BYTES_MAX: Final = 10
 _HEADER_ENTRIES_MAX: Final = 10_000
+ENTRY_BYTES_MIN: Final = 64
+"""The bound in bytes allows one entry for each so many. Decoded, an entry takes 600 bytes of memory, though it may have only 12 bytes here.
+Entries with a path, sizes and bounds have more than 100."""
 _DEPTH_MAX: Final = 64
 """Nesting of a schema. That of a manifest is 6."""
 
@@ -42,14 +45,14 @@ class Container:
 
 
 def container_of(data: bytes, bytes_max: int) -> Container:
-    """The parts of a container. Raises `DamagedContainer`; `bytes_max` bounds the bytes of all blocks without compression."""
+    """The parts of a container. Raises `DamagedContainer`; `bytes_max` bounds the blocks' bytes without compression, and their entries."""
     reader = _Reader(data)
     if reader.take(len(MAGIC)) != MAGIC:
         raise DamagedContainer("it is no Avro file")
     header = _header(reader)
     sync = reader.take(_SYNC_BYTES)
     _check_schema(header.get(_SCHEMA, b""))
-    codec, left = header.get(_CODEC, b"null"), bytes_max
+    codec, left, entries_left = header.get(_CODEC, b"null"), bytes_max, bytes_max // ENTRY_BYTES_MIN
     blocks: list[tuple[int, bytes]] = []
     while not reader.at_end():
         count, size = reader.long(), reader.long()
@@ -61,6 +64,11 @@ def container_of(data: bytes, bytes_max: int) -> Container:
             raise DamagedContainer(f"it has more than {bytes_max} bytes without compression")
         if not 0 <= count <= len(block):
             raise DamagedContainer(f"a block of {len(block)} bytes says that it holds {count} entries")
+        entries_left -= count
+        if entries_left < 0:
+            raise DamagedContainer(
+                f"it has more than {bytes_max // ENTRY_BYTES_MIN} entries, one for each {ENTRY_BYTES_MIN} bytes that it may have"
+            )
         blocks.append((count, block))
     return Container(header, sync, tuple(blocks))
 

@@ -19,7 +19,7 @@ from pyiceberg.io.pyarrow import PyArrowFile
 
 from archiver.catalog.avro_container import MAGIC, DamagedContainer, plain
 from archiver.catalog.iceberg_io import DurableFileIO
-from archiver.catalog.remote_limits import RemoteLimits
+from archiver.catalog.remote_limits import JsonValues, RemoteLimits
 from archiver.errors import Halt
 from archiver.redaction import excerpt
 
@@ -144,6 +144,8 @@ class GuardedInput(InputFile):
         try:
             if self.location.endswith(".gz.metadata.json"):
                 self._check_gzip(data)
+            elif self.location.endswith(".json"):
+                self._check_values(JsonValues(self._bytes_max), data)
             elif self.location.endswith(".avro") or data.startswith(MAGIC):
                 data = plain(data, self._bytes_max)
         except DamagedContainer as error:
@@ -170,12 +172,18 @@ class GuardedInput(InputFile):
                     raise Halt(f"{self._shown} has more than {self._bytes_max} bytes (catalogs[].metadata_bytes_max)")
         return b"".join(parts)
 
+    def _check_values(self, values: JsonValues, part: bytes) -> None:
+        if values.too_many(part):
+            raise DamagedContainer(f"it has more than {values.values_max} values (catalogs[].metadata_bytes_max)")
+
     def _check_gzip(self, data: bytes) -> None:
         """Whether it decompresses within the bound; pyiceberg decompresses it once more."""
-        decompressor, left = zlib.decompressobj(31), self._bytes_max
+        decompressor, left, values = zlib.decompressobj(31), self._bytes_max, JsonValues(self._bytes_max)
         try:
             while data and not decompressor.eof:
-                left -= len(decompressor.decompress(data, _PART_BYTES))
+                part = decompressor.decompress(data, _PART_BYTES)
+                left -= len(part)
+                self._check_values(values, part)
                 data = decompressor.unconsumed_tail
                 if left < 0:
                     raise DamagedContainer(f"it has more than {self._bytes_max} bytes without compression (catalogs[].metadata_bytes_max)")

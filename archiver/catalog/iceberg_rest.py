@@ -31,7 +31,7 @@ from urllib3.poolmanager import pool_classes_by_scheme
 
 from archiver.catalog.guarded_io import LIMITS
 from archiver.catalog.iceberg_guard import GuardedTable
-from archiver.catalog.remote_limits import CONFIGURATION_BYTES_MAX, RemoteLimits
+from archiver.catalog.remote_limits import CONFIGURATION_BYTES_MAX, JsonValues, RemoteLimits
 from archiver.catalog.remote_properties import Gated, catalog_settings, origin_of, table_settings
 from archiver.catalog.rest_auth import CREDENTIAL, TOKEN, Client, ClientTokens, FixedToken, Tokens, signs
 from archiver.catalog.rest_vended import file_properties
@@ -227,12 +227,16 @@ class _Bounded(BaseAdapter):
         parts: list[bytes] = []
         is_configuration = urlsplit(str(response.url)).path.endswith(_CONFIGURATION_PATH)
         left = min(CONFIGURATION_BYTES_MAX, self._bytes_max) if is_configuration else self._bytes_max
+        values = JsonValues(left)
         try:
             while part := response.raw.read1(_PART_BYTES, decode_content=True):
                 parts.append(part)
                 left -= len(part)
                 if left < 0:
                     raise requests.ConnectionError("the answer has more bytes than catalogs[].metadata_bytes_max", request=response.request)
+                if values.too_many(part):
+                    why = f"the answer has more than {values.values_max} values (catalogs[].metadata_bytes_max)"
+                    raise requests.ConnectionError(why, request=response.request)
                 if self._clock.monotonic_s() > deadline_s:
                     raise self._late(response)
         except urllib3.exceptions.ReadTimeoutError as error:

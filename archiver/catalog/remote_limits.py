@@ -13,6 +13,8 @@ from archiver.objects.spelling import local_path
 
 CONFIGURATION_BYTES_MAX: Final = 1024 * 1024
 """Of the answer to `GET /v1/config`. Catalogs in use answer with less than 10 KB."""
+VALUE_BYTES_MIN: Final = 16
+"""The bound in bytes allows one JSON value for each so many. Two bytes of JSON can become an error of 850 bytes."""
 _BUCKETS: Final = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gs"),
@@ -53,6 +55,19 @@ class TablePlaces:
         if within:
             return None
         return f"tables of this catalog may lie in {', '.join(self._stated) or 'no folder'}{' and in buckets' if self._any_bucket else ''}"
+
+
+class JsonValues:
+    """Counts the values of a JSON document before it is parsed, from bytes that come in parts."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.values_max = bytes_max // VALUE_BYTES_MIN
+        self._found = 0
+
+    def too_many(self, part: bytes) -> bool:
+        """Whether the document has more values than allowed with this part; punctuation inside of texts counts as well."""
+        self._found += part.count(b",") + part.count(b"[") + part.count(b"{")
+        return self._found > self.values_max
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
 from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
+from archiver.catalog.remote_limits import VALUE_BYTES_MIN, RemoteLimits, TablePlaces
 from archiver.catalog.tables import SwapOutcome, TableView
 from archiver.errors import CatalogAway, Halt, RetryLater
 from archiver.ids import SeededIds
@@ -94,6 +94,22 @@ def test_remote_settings_import_nothing(hostile: HostileCatalog, canary: Path, t
     assert CANARY not in sys.modules
     assert not {name for name in handle.io.properties if name in POISON and handle.io.properties[name] == POISON[name]}
     tables.close()
+
+
+def test_what_is_left_out_is_logged_once_by_name(hostile: HostileCatalog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with sql_tables_closed(tmp_path) as sql:
+        view = made(sql, tmp_path)
+    hostile.config = {"defaults": {}, "overrides": {"auth": AUTH, "py-io-impl": "one"}}
+    hostile.table = {"metadata-location": view.metadata_location, "metadata": metadata_of(view), "config": {"s3.signer": "two"}}
+    tables = rest(hostile)
+    for _ in range(3):
+        assert tables.load(IDENTIFIER) is not None
+    tables.close()
+    lines = [record.getMessage() for record in caplog.records if "not used" in record.getMessage()]
+    assert lines == [
+        "catalog lake: settings of the catalog that are not used: auth, py-io-impl",
+        "catalog lake: settings for a table that are not used: s3.signer",
+    ]
 
 
 class sql_tables_closed:  # noqa: N801 - used as a function
@@ -206,6 +222,31 @@ def test_many_mistakes_in_an_answer_are_counted_and_not_listed(hostile: HostileC
     tables.close()
 
 
+def test_an_answer_has_a_bound_in_values(hostile: HostileCatalog) -> None:
+    """Each of them can become an error of 850 bytes."""
+    limits = RemoteLimits(10.0, bytes_max=2**20)
+    hostile.table = [b'{"metadata": {"snapshots": [', b"0," * (2**20 // VALUE_BYTES_MIN), b"0]}}"]  # type: ignore[assignment]
+    tables = rest(hostile, limits)
+    with pytest.raises(RetryLater, match=f"more than {2**20 // VALUE_BYTES_MIN} values"):
+        tables.load(IDENTIFIER)
+    tables.close()
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_metadata_file_has_a_bound_in_values(tmp_path: Path, compressed: bool) -> None:
+    manifest_list(tmp_path)
+    with sql_tables_closed(tmp_path) as tables:
+        path = Path(loaded(tables).metadata_location.removeprefix("file://"))
+    data = b'{"snapshots": [' + b"0," * (2**20 // VALUE_BYTES_MIN) + b"0]}"
+    found = path.with_name("00009-many.gz.metadata.json" if compressed else "00009-many.metadata.json")
+    found.write_bytes(gzip.compress(data) if compressed else data)
+    point_at(tmp_path, found)
+    again = limited(tmp_path)
+    with pytest.raises(Halt, match=f"00009-many.*more than {2**20 // VALUE_BYTES_MIN} values"):
+        again.load(IDENTIFIER)
+    again.close()
+
+
 def test_the_charset_of_an_answer_chooses_no_codec(hostile: HostileCatalog) -> None:
     """JSON is UTF-8. Python has codecs that take quadratic time."""
     hostile.content_type = "application/json; charset=cp037"
@@ -231,7 +272,7 @@ def test_a_redirected_commit_is_not_taken_for_an_applied_one(hostile: HostileCat
 
 
 def test_pyicebergs_own_configuration_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The working directory of a service is its data folder: whoever writes there must not configure a catalog."""
+    """The working directory of a service is its data folder. A right to write there is none to configure a catalog."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("PYICEBERG_HOME", raising=False)
@@ -241,6 +282,12 @@ def test_pyicebergs_own_configuration_counts_for_nothing(tmp_path: Path, monkeyp
     assert load_catalog("local", type="sql", uri=f"sqlite:///{tmp_path}/other.db").properties["s3.retry-strategy-impl"]
     with sql_tables_closed(tmp_path) as tables:
         assert not [name for name in tables.connected().properties if name.startswith("s3.")]
+
+
+def test_the_configuration_has_a_smaller_bound(hostile: HostileCatalog) -> None:
+    hostile.config = endless(b'{"defaults": {}, "overrides": {}}', 4 * 2**20)
+    with pytest.raises(CatalogAway, match="more bytes"):
+        rest(hostile, RemoteLimits(30.0, bytes_max=64 * 2**20)).load(IDENTIFIER)
 
 
 def limited(folder: Path, *places: str, bytes_max: int = 2**20) -> IcebergTables:
@@ -290,6 +337,47 @@ def test_a_link_out_of_the_places_is_not_followed(tmp_path: Path) -> None:
     with pytest.raises(Halt, match=r"which is not opened.*catalogs\[\]\.locations"):
         list(tables.live_files(loaded(tables)))
     tables.close()
+
+
+def test_a_manifest_list_names_no_data_file_as_a_manifest(tmp_path: Path) -> None:
+    """Data files have no bound in bytes, so none is read as a whole."""
+    (tmp_path / "large.parquet").write_bytes(bytes(1000))
+    with sql_tables_closed(tmp_path) as tables:
+        view = made(tables, tmp_path)
+        handle: Any = view.handle
+        with pytest.raises(Halt, match="is a data file"):
+            handle.io.new_input(f"file://{tmp_path}/large.parquet").open().read()
+        assert handle.io.new_input(f"file://{tmp_path}/large.parquet").open().read(10) == bytes(10)
+
+
+def test_a_manifest_has_the_size_that_its_list_says(tmp_path: Path) -> None:
+    """Cut behind a block, Avro takes it for a whole one."""
+    manifest_list(tmp_path)
+    with sql_tables_closed(tmp_path) as tables:
+        handle: Any = loaded(tables).handle
+        (manifest,) = handle.metadata.current_snapshot().manifests(handle.io)
+        path = Path(manifest.manifest_path.removeprefix("file://"))
+        data = path.read_bytes()
+        at = data.index(data[-16:]) + 16
+        path.write_bytes(data[:at])
+        with pytest.raises(Halt, match="the manifest list says"):
+            list(tables.live_files(loaded(tables)))
+
+
+@pytest.mark.parametrize("kind", ["cut", "two"])
+def test_compressed_metadata_is_one_whole_stream(tmp_path: Path, kind: str) -> None:
+    """A decoder could otherwise read less than was checked, or more."""
+    manifest_list(tmp_path)
+    with sql_tables_closed(tmp_path) as tables:
+        path = Path(loaded(tables).metadata_location.removeprefix("file://"))
+    data = gzip.compress(path.read_bytes())
+    found = path.with_name("00009-other.gz.metadata.json")
+    found.write_bytes(data[:-4] if kind == "cut" else data + gzip.compress(b" "))
+    point_at(tmp_path, found)
+    again = limited(tmp_path)
+    with pytest.raises(Halt, match="no single, complete gzip stream"):
+        again.load(IDENTIFIER)
+    again.close()
 
 
 def test_metadata_outside_of_the_places_is_not_opened(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ import fastavro
 import pytest
 import zstandard
 
-from archiver.catalog.avro_container import DamagedContainer, plain
+from archiver.catalog.avro_container import ENTRY_BYTES_MIN, DamagedContainer, container_of, plain
 
 SIZES = {"name": "sizes", "type": {"type": "array", "items": "long"}}
 SCHEMA = {"type": "record", "name": "entry", "fields": [{"name": "path", "type": "string"}, SIZES]}
@@ -59,6 +60,15 @@ def test_more_than_the_bound_is_refused(codec: str) -> None:
         plain(container(rows, codec), BOUND)
 
 
+@pytest.mark.parametrize("codec", ["null", "deflate"])
+def test_more_entries_than_the_bound_allows_are_refused(codec: str) -> None:
+    """Small entries take fifty times their bytes of memory once they are decoded."""
+    most = BOUND // ENTRY_BYTES_MIN
+    assert container_of(container([{"path": "", "sizes": []}] * most, codec), BOUND).blocks
+    with pytest.raises(DamagedContainer, match=f"more than {most} entries"):
+        container_of(container([{"path": "", "sizes": []}] * (most + 1), codec), BOUND)
+
+
 def test_a_cut_at_any_byte_is_noticed_except_behind_a_block() -> None:
     """Behind a block Avro itself cannot tell; the length in the manifest list does."""
     data = container(ROWS[:300], "deflate")
@@ -80,6 +90,51 @@ def test_an_array_whose_elements_take_no_bytes_is_refused() -> None:
         plain(container([{"many": [{}]}], schema=schema), BOUND)
 
 
+CONTAINS_ITSELF = {"type": "record", "name": "loop", "fields": [{"name": "a", "type": "loop"}]}
+NEST = "[" * 65 + '"null"' + "]" * 65
+
+
+@pytest.mark.parametrize(
+    "items",
+    [CONTAINS_ITSELF, {"type": "fixed", "name": "f", "size": 0}, "null", {"type": "fixed", "name": "f", "size": "1"}],
+    ids=["record of itself", "fixed of no bytes", "null", "fixed without a number"],
+)
+def test_elements_that_take_no_bytes_are_seen_in_any_form(items: Any) -> None:
+    text = json.dumps({"type": "record", "name": "entry", "fields": [{"name": "many", "type": {"type": "array", "items": items}}]})
+    with pytest.raises(DamagedContainer, match="take no bytes"):
+        plain(with_schema(text.encode()), BOUND)
+
+
+def test_a_schema_is_nested_up_to_a_bound() -> None:
+    with pytest.raises(DamagedContainer, match="nested deeper than 64"):
+        plain(with_schema(NEST.encode()), BOUND)
+
+
+def test_a_header_has_a_bound_in_entries() -> None:
+    """Their number stands before them; each takes two bytes at least."""
+    data = container([])
+    assert data[4:5] == _long(2)
+    with pytest.raises(DamagedContainer, match="header has too many"):
+        plain(data[:4] + _long(10_001) + data[5:] + bytes(40_000), BOUND)
+
+
+def with_schema(text: bytes) -> bytes:
+    """A container whose schema is this text."""
+    data = container(ROWS[:1])
+    schema = fastavro.reader(io.BytesIO(data)).metadata["avro.schema"].encode()
+    return data.replace(_long(len(schema)) + schema, _long(len(text)) + text)
+
+
+def test_a_window_of_zstandard_has_a_bound() -> None:
+    """A frame states how much memory its decoder needs: here 1 GiB, for a block of few bytes."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=30, compression_level=1, write_content_size=False)
+    frame = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    coded = frame.compress(b"x" * 100) + frame.flush()
+    data = container([], "null").replace(_long(4) + b"null", _long(9) + b"zstandard")
+    with pytest.raises(DamagedContainer, match="cannot be decompressed"):
+        plain(data + _long(1) + _long(len(coded)) + coded + data[-16:], BOUND)
+
+
 def test_a_count_beyond_the_bytes_is_refused() -> None:
     empty = {"type": "record", "name": "nothing", "fields": []}
     with pytest.raises(DamagedContainer, match="says that it holds"):
@@ -88,10 +143,8 @@ def test_a_count_beyond_the_bytes_is_refused() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b"7", b'{"type": 7}', b'{"type": "record"}', b"[" * 100_000])
 def test_a_schema_that_is_none_is_refused(text: bytes) -> None:
-    data = container(ROWS[:1])
-    schema = fastavro.reader(io.BytesIO(data)).metadata["avro.schema"].encode()
     with pytest.raises(DamagedContainer):
-        plain(data.replace(_long(len(schema)) + schema, _long(len(text)) + text), BOUND)
+        plain(with_schema(text), BOUND)
 
 
 def _long(value: int) -> bytes:
