@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from pyarrow.fs import LocalFileSystem
-from pyiceberg.io import InputFile, InputStream
+from pyiceberg.io import InputFile, InputStream, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFile
 
 from archiver.catalog.avro_container import MAGIC, DamagedContainer, plain
@@ -61,6 +61,11 @@ class GuardedFileIO(DurableFileIO):
         """A file to be written. Raises `Halt` for a path outside of the catalog's places."""
         self.check_place(location)
         return super().new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file. Raises `Halt` for a path outside of the catalog's places."""
+        self.check_place(location if isinstance(location, str) else location.location)
+        super().delete(location)
 
     def expecting(self, location: str, size: int) -> _Expecting:
         """The same for one file of which the size is known: another size means that it was cut or replaced."""

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import requests
 import urllib3
 import urllib3.exceptions
+from pydantic import ValidationError
 from pyiceberg.catalog.rest import DEFAULT_NAMESPACE_SEPARATOR, NAMESPACE_SEPARATOR_PROPERTY, RestCatalog, TableResponse
 from pyiceberg.catalog.rest.auth import AuthManager
 from pyiceberg.exceptions import AuthorizationExpiredError, UnauthorizedError
@@ -36,7 +37,7 @@ from archiver.catalog.remote_properties import Gated, catalog_settings, origin_o
 from archiver.catalog.rest_auth import CREDENTIAL, TOKEN, Client, ClientTokens, FixedToken, Tokens, signs
 from archiver.catalog.rest_vended import file_properties
 from archiver.clock import Clock, SystemClock
-from archiver.errors import ConfigInvalid, Halt
+from archiver.errors import CatalogAway, ConfigInvalid, Halt
 from archiver.redaction import excerpt
 
 _log = logging.getLogger(__name__)
@@ -98,16 +99,25 @@ class BoundedRestCatalog(RestCatalog):
         """
         configured = dict(self.properties)
         try:
-            super()._fetch_config()
+            self._ask_for_config()
         except (UnauthorizedError, AuthorizationExpiredError):
             self._tokens.refused()
-            super()._fetch_config()
+            self._ask_for_config()
         remote = {key: value for key, value in self.properties.items() if key not in configured or configured[key] != value}
         gated = catalog_settings(remote, self._configured_uri, allow_http=self._limits.allow_http)
         self._log_left_out("settings of the catalog that are not used", gated)
         self.properties = configured | gated.accepted
         self.uri = str(self.properties["uri"])
         self._namespace_separator = unquote(str(self.properties.get(NAMESPACE_SEPARATOR_PROPERTY, DEFAULT_NAMESPACE_SEPARATOR)))
+
+    def _ask_for_config(self) -> None:
+        """As pyiceberg's. Before the gate, it reads two settings of the catalog itself; a wrong one is no mistake in our configuration."""
+        try:
+            super()._fetch_config()
+        except (requests.RequestException, ValidationError):
+            raise
+        except (ValueError, TypeError, AttributeError) as error:
+            raise CatalogAway(f"catalog {self.name} cannot be reached: its settings cannot be read: {excerpt(str(error))}") from error
 
     def _log_left_out(self, what: str, gated: Gated) -> None:
         """Once for each set of names."""

@@ -8,6 +8,7 @@ within a batch. A file of somebody else that cannot be read fails the job; an ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from archiver.objects.open import open_store
 from archiver.objects.place import StorePlace
 from archiver.objects.spelling import key_of, local_path
 from archiver.objects.store import ObjectStore
+from archiver.redaction import excerpt
 from archiver.schema.codec import RecordCodec
 from archiver.schema.state import TopicSchema
 from intake.parquet_pages import checked_batches
@@ -142,5 +144,8 @@ def opened(objects: ObjectStore, file: RowFile) -> pa.NativeFile:
         return objects.open_input(key)
     path = local_path(file.uri)
     if path is None:
-        raise NotFound(f"{file.uri} lies outside of the data folder")
+        raise NotFound(f"{excerpt(file.uri)} lies outside of the data folder")
+    # Table metadata may name a FIFO, which is waited for without end, or a device.
+    if Path(path).exists() and not Path(path).is_file():
+        raise NotFound(f"{excerpt(file.uri)} is no regular file and is not opened")
     return pa.OSFile(path, "rb")

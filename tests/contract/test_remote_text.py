@@ -247,6 +247,16 @@ def test_a_metadata_file_has_a_bound_in_values(tmp_path: Path, compressed: bool)
     again.close()
 
 
+@pytest.mark.parametrize("setting", ["namespace-separator", "view-endpoints-supported"])
+@pytest.mark.parametrize("value", ["", "x", 7, [], {}, None], ids=repr)
+def test_a_wrong_setting_of_a_catalog_is_no_mistake_of_ours(hostile: HostileCatalog, setting: str, value: object) -> None:
+    hostile.config = {"defaults": {}, "overrides": {setting: value}}
+    tables = rest(hostile)
+    with suppress(CatalogAway):
+        assert tables.connected().properties.get(setting) in (None, value)
+    tables.close()
+
+
 def test_the_charset_of_an_answer_chooses_no_codec(hostile: HostileCatalog) -> None:
     """JSON is UTF-8. Python has codecs that take quadratic time."""
     hostile.content_type = "application/json; charset=cp037"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from archiver.objects.local import LocalObjectStore
 from archiver.objects.place import StorePlace
 from archiver.objects.s3 import S3ObjectStore
 from reconcile.rows import RowFile
-from reconcile.spark.stored import StoredFiles, Worker
+from reconcile.spark.stored import StoredFiles, Worker, opened
 from reconcile.spark.summary import packed, positions_summary, unpacked
 from tests.support.s3_server import S3Server
 from tests.support.s3_store import place, s3_server  # noqa: F401 - a fixture
@@ -52,6 +53,26 @@ def bucket(request: pytest.FixtureRequest) -> Bucket:
 def rows(partition: int, offsets: range) -> pa.Table:
     cells = [{"partition": partition, "offset": offset, "ingest_timestamp": 1_000_000 + offset} for offset in offsets]
     return pa.table({"other": pa.array(list(offsets)), "kafka": pa.array(cells, KAFKA)})
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder", "link to a fifo"])
+def test_a_data_file_that_is_no_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+    """A FIFO would keep the worker of the audit for ever."""
+    path = tmp_path / "part.parquet"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(tmp_path / "fifo")
+        path.symlink_to(tmp_path / "fifo")
+    target = tmp_path / "fifo" if kind == "fifo" else path
+    objects = LocalObjectStore(tmp_path / "data")
+    with pytest.raises(NotFound, match="no regular file"):
+        opened(objects, RowFile(f"file://{target}", 100))
+    path.rename(tmp_path / "away")
+    path.write_bytes(b"PAR1")
+    assert opened(objects, RowFile(f"file://{path}", 100)).size() == 4
 
 
 def run(work: Worker, *files: RowFile) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ import pytest
 
 from archiver.catalog.guarded_io import LIMITS, GuardedFileIO
 from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
+from archiver.errors import Halt
 
 PLACES = TablePlaces(["file:///srv/data", "s3://lake/tables"])
 
@@ -44,6 +45,20 @@ def test_what_lies_in_the_places_may_be_opened(location: str) -> None:
 )
 def test_what_another_reader_could_take_for_another_file_is_refused(location: str) -> None:
     assert PLACES.refusal(location) is not None
+
+
+def test_nothing_is_read_written_or_deleted_elsewhere(tmp_path: Path) -> None:
+    access = GuardedFileIO({LIMITS: RemoteLimits(places=TablePlaces([f"file://{tmp_path}/data"]))})
+    (tmp_path / "data").mkdir()
+    inside, outside = tmp_path / "data" / "a.avro", tmp_path / "a.avro"
+    for path in (inside, outside):
+        path.write_text("x")
+    for act in (access.new_input, access.new_output, access.delete):
+        with pytest.raises(Halt, match="which is not opened"):
+            act(f"file://{outside}")
+    access.delete(f"file://{inside}")
+    assert outside.exists()
+    assert not inside.exists()
 
 
 def test_what_is_accepted_is_opened_in_the_places() -> None:
