@@ -98,7 +98,8 @@ def printed_rows(objects: ObjectStore, file: RowFile, prints: ColumnPrints | Rec
         if file.coordinates is not None:
             check_coordinates(file.coordinates, parquet.schema_arrow)
         names = prints.names(parquet.schema_arrow)
-        groups = _groups(parquet.metadata, file.offsets)
+        # Statistics of a file are its writer's word, so they narrow our own archives only.
+        groups = _groups(parquet.metadata, None if file.key is None else file.offsets)
         at = 0
         for batch in parquet.iter_batches(batch_rows(parquet.metadata), row_groups=groups, columns=names, use_threads=False):
             kept = _kept(batch, file, at)

@@ -341,6 +341,24 @@ def test_a_row_that_another_version_decoded_is_not_called_altered(world: World) 
     assert "another schema version decoded them, or they were altered" in found["why"]
 
 
+def test_statistics_of_the_altered_file_hide_no_row(world: World) -> None:
+    """The writer of the rows wrote the statistics too: row groups that they exclude are compared all the same."""
+    files = world.archived()
+    second_version(world)
+    made = rewritten(world, files[2:3], at(29, FORGERIES["key"]))
+    path = Path(made.path.removeprefix("file://"))
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[start:]
+    for offset in range(20, 30):
+        footer = footer.replace(b"\x08" + offset.to_bytes(8, "little"), b"\x08" + (offset + 1000).to_bytes(8, "little"))
+    assert footer != content[start:]
+    path.write_bytes(content[:start] + footer)
+    swap(world, files[2:3], made)
+    found = deep(world)["partitions"][0]
+    assert (found["verdict"], found["altered"]) == ("invalid", [[29, 30]]), found["why"]
+
+
 @pytest.mark.parametrize("name", sorted(FORGERIES))
 def test_an_altered_row_is_altered_under_every_version(world: World, name: str) -> None:
     files = world.archived()
