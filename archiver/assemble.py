@@ -439,11 +439,11 @@ class Application(Upkeep):
             )
         )  # fmt: skip
 
-    def explain(self, topic: str, partition: int, offset: int) -> Explanation:
-        """Where one record is; raises `NotFound` for an unknown topic or partition."""
-        ledger = self.ledger()
-        state = self.topic(topic)
-        tracer = Tracer(self.settings, self.cluster.cluster_id, self.objects, self.intake_log, self.tables, self._lines, self._clock)
+    def explain(self, topic: str, partition: int, offset: int, stuck: str | None = None) -> Explanation:
+        """Where one record is; `stuck`: why a daemon halted the topic. Raises `NotFound` for an unknown topic or partition."""
+        ledger, state = self.ledger(), self.topic(topic)
+        cluster_id = self.cluster.cluster_id
+        tracer = Tracer(self.settings, cluster_id, self.objects, self.intake_log, self.tables, self._lines, self._clock, stuck)
         return explain(tracer.facts(ledger, self.intake(), state, partition, offset))
 
     def query_tables(self, names: Collection[str]) -> tuple[list[QueryTable], dict[str, Trouble]]:

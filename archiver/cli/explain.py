@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from archiver.cli.beside import last_rounds
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json
@@ -31,6 +32,9 @@ def explain(
     topic, partition, offset = parse_place(place)
     with application(config) as app:
         found = app.explain(topic, partition, offset)
+        if found.state in ("waiting", "pending") and (rounds := last_rounds(app)) is not None:
+            stuck = next((item["stuck"] for item in rounds["topics"] if item["topic"] == topic), None)
+            found = app.explain(topic, partition, offset, stuck)
     if output is Output.JSON:
         from archiver.status.telling import document_of
 

@@ -59,6 +59,8 @@ class Tracer:
     tables: Callable[[str], Tables]
     lines: LineReader
     clock: Clock
+    stuck: str | None = None
+    """Why the last round of a daemon halted or deferred the topic."""
 
     def facts(self, ledger: LedgerFold, intake: Backlog, topic: TopicState, partition: int, offset: int) -> Facts:
         """What there is to see of one offset.
@@ -228,7 +230,7 @@ class _Look:
         if self._settings is None:
             return None
         line = self._tracer.lines.line(self._topic, self._intake, self._ledger)
-        return line.why if line.doubted else None
+        return line.why if line.doubted else self._tracer.stuck
 
     def _table(self) -> tuple[TableSight | None, str | None]:
         """The table, or why there is none to look at."""

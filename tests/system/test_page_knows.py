@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.deployment import Deployment
 from tests.support.driver import Driver
@@ -57,4 +58,24 @@ def test_undecoded_records_and_a_bad_verdict_are_on_the_page(deployment: Deploym
         assert (done.code, done.json()["verdict"]) == (1, "invalid")
         until("the page says what the command found", lambda: "the audit says invalid" in page(daemon))
         assert any("invalid" in line for line in deployment.cli("status", "--output", "json").json()["attention"])
+        assert daemon.stop() == 0
+
+
+def test_explain_gives_the_reason_of_a_topic_that_the_daemon_halted(deployment: Deployment, tmp_path: Path) -> None:
+    with Driver(deployment) as driver:
+        driver.send("orders", [order(1)], 0)
+        assert driver.archive(("orders", None)).of("orders").state == "archived"
+        driver.send("orders", [order(2)], 0)
+        assert driver.application.explain("orders", 0, 1, "a reason").why.endswith("the last round could not finish the topic: a reason")
+    document = quick(yaml.safe_load(deployment.config.read_text(encoding="utf-8")))
+    (topic,) = (one for one in document["topics"] if one["name"] == "orders")
+    topic["schema_change"], topic["value"]["message"] = "refuse", "shop.Line"
+    deployment.write(document)
+    with Served(deployment, scratch=tmp_path / "scratch") as daemon:
+        daemon.until_ready()
+        until(
+            "the reason is known",
+            lambda: "refuse does not allow" in deployment.cli("explain", "orders:0:1", "--output", "json").json()["why"],
+        )
+        assert "takes it" not in deployment.cli("explain", "orders:0:1").out
         assert daemon.stop() == 0
