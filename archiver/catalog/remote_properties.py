@@ -19,7 +19,7 @@ VALUE_CHARACTERS_MAX: Final = 16 * 1024
 KEYS_SHOWN_MAX: Final = 20
 _KEY_CHARACTERS_SHOWN_MAX: Final = 64
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-_PREFIX = re.compile(r"[A-Za-z0-9._~%!$'()*+,;=:@-]+(?:/[A-Za-z0-9._~%!$'()*+,;=:@-]+)*/?")
+_PREFIX = re.compile(r"[A-Za-z0-9._~%!$'()*+,;=:@-]++(?:/[A-Za-z0-9._~%!$'()*+,;=:@-]++)*+/?")
 _SEPARATOR = re.compile(r"[^/\\?#%]{1,8}")
 _HOST_PART = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """Clients build a host name of a region or an account."""

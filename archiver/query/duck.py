@@ -253,7 +253,8 @@ def _asked_wrongly(duckdb: Any, error: Exception) -> InvalidInput | Halt:
 
 def _words(error: Exception) -> str:
     """The message of DuckDB, without suggestions of its own system tables."""
-    return re.sub(r'\s*Did you mean "(?:pg_catalog|information_schema)\.[^\n]*', "", str(error)).strip()
+    suggestions = ('Did you mean "pg_catalog.', 'Did you mean "information_schema.')
+    return "\n".join(line for line in str(error).splitlines() if not line.lstrip().startswith(suggestions)).strip()
 
 
 def _unglobbed(path: str) -> str:

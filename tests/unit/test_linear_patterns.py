@@ -22,6 +22,7 @@ _DECIMAL: tuple[Worst, ...] = (("decimal(", "1", ""), ("decimal(1,", " ", ""), (
 WORST: dict[str, tuple[Worst, ...]] = {
     "archiver.catalog.engines._unglobbed": (("", "[", ""), ("", "a", "")),
     "archiver.catalog.engines._address": (("https://", "a", "@"), ("", "https://", "")),
+    "archiver.cli.unread_config._HOST": _NAME,
     "archiver.catalog.remote_limits._CHANGES_A_PATH": _NAME,
     "archiver.catalog.remote_limits._ROOTED_URI": (("file:", "/", ""), ("file:/", "a", "")),
     "archiver.catalog.remote_properties._HOST_PART": _NAME,
