@@ -320,5 +320,6 @@ def _with_fault(view: FileView, fault: RowFault) -> FileView:
 def _told_foreign(view: FileView, file: RowFile, found: ForeignRows) -> FileView:
     """The judge's view of a file of somebody else: its number of rows; which they are stands in the table's spans."""
     if found.trouble is not None:
-        return replace(view, unread=found.trouble)
+        # Its bounds are its writer's word, so rows of any partition may be in it.
+        return replace(view, unread=found.trouble, partition_min=None, partition_max=None)
     return replace(view, rows={}, rows_in_file=found.counts.get(file.uri, 0))

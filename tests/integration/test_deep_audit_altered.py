@@ -176,6 +176,15 @@ def test_coordinates_that_are_not_the_ones_of_queries_are_unknown(world: World) 
     assert "the column kafka is not the one with field id" in whys(document)[0]
 
 
+def test_bounds_of_a_file_that_cannot_be_read_clear_no_partition(world: World) -> None:
+    """The writer of the file wrote its bounds in the table, too: its rows may be of the partition that was asked for."""
+    files = world.archived()
+    made = decoyed(world, rewritten(world, files[:1], at(3, FORGERIES["key"])), files[:1], "kafka")
+    other = next(file.data_file for file in files if file.archive.partition == 1)
+    swap(world, [], replace(made, lower_bounds=other.lower_bounds, upper_bounds=other.upper_bounds), operation="append")
+    assert deep(world, None, ("orders", frozenset({0})))["verdict"] == "unknown"
+
+
 @pytest.mark.parametrize(("older", "verdict"), [(1, "invalid"), (0, "valid")])
 def test_a_delete_file_hides_nothing_of_a_newer_file(world: World, monkeypatch: pytest.MonkeyPatch, older: int, verdict: str) -> None:
     """Engines show such a row, so the audit must not take it for a removed one."""
