@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -73,6 +74,59 @@ def test_a_dictionary_above_the_limit_is_not_opened() -> None:
 def test_statistics_in_a_page_header_are_passed_over() -> None:
     source = written({"value": values(10, 9000, 10)}, write_statistics=True, data_page_version="2.0", use_dictionary=False)
     assert pages_of(source).page_values == 10
+
+
+def page(kind: int, size: int, stored: int, detail: int, values_of_it: int) -> bytes:
+    """A page header in Thrift's compact protocol, with `detail` as the number of its inner struct, and `stored` zero bytes."""
+
+    def number(field_step: int, value: int) -> bytes:
+        return bytes([field_step << 4 | 5]) + _varint(value << 1)
+
+    head = number(1, kind) + number(1, size) + number(1, stored)
+    return head + bytes([(detail - 3) << 4 | 12]) + number(1, values_of_it) + number(1, 8) + b"\0\0" + bytes(stored)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def walked(data: bytes, count: int) -> Pages:
+    column: Any = SimpleNamespace(
+        data_page_offset=1,
+        has_dictionary_page=False,
+        dictionary_page_offset=None,
+        total_compressed_size=len(data),
+        num_values=count,
+        physical_type="BYTE_ARRAY",
+        compression="UNCOMPRESSED",
+    )
+    return read_pages(io.BytesIO(b"P" + data + bytes(5000)), column, LIMIT)
+
+
+DICTIONARY, DATA = page(2, 40, 40, 7, 10), page(0, 10, 10, 5, 3)
+
+
+def test_pages_that_are_made_by_hand_are_read() -> None:
+    found = walked(DICTIONARY + DATA, 3)
+    assert (found.dictionary_values, found.indexed_values, found.values) == (10, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (DICTIONARY + DICTIONARY + DATA, "two dictionaries"),
+        (page(2, 40, 40, 7, 41) + DATA, "fewer bytes than values"),
+        (DICTIONARY + page(0, 10, 10, 5, 3)[:-1], "makes no sense"),
+        (page(2, 50, 40, 7, 11) + DATA, "ends inside a value"),
+    ],
+)
+def test_pages_that_contradict_themselves_are_refused(data: bytes, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        walked(data, 3)
 
 
 def test_damaged_headers_are_refused_or_harmless() -> None:

@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
@@ -218,3 +219,18 @@ def test_a_token_that_the_daemon_makes_is_known(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(redaction, "_process", Redactor())
     token = ensure_token(tmp_path / "token", SystemIds())
     assert redaction.redacted(f"Bearer {token}") == "Bearer ***"
+
+
+@pytest.mark.parametrize("write", [str, lambda text: base64.b64encode(text.encode()).decode()], ids=["plain", "base64"])
+def test_no_cut_leaves_a_part_of_a_secret_behind_others_that_were_hidden(write: Callable[[str], str]) -> None:
+    """Each that is hidden makes the text shorter, so that what was cut off moves to a place that is shown."""
+    secret = "correct-horse-battery-staple-7"
+    redactor = Redactor([secret])
+    text = f"{write(secret)} " * 12
+    for length_max in range(1, len(text)):
+        shown = redactor.excerpt(text, length_max)
+        assert write(secret)[:4] not in shown, length_max
+
+
+def test_any_text_that_leaves_the_process_has_a_bound() -> None:
+    assert len(redaction.redacted("x" * (redaction.TEXT_MAX + 1000))) < redaction.TEXT_MAX + 100
