@@ -113,7 +113,7 @@ def test_short_table_is_never_called_valid(tmp_path: Path) -> None:
     short = TableReport("flights", "nyc.flights", 10, 9, 1, 100, "file:///m.json", ("file:///a.parquet",))
     report = DemoReport(tmp_path, tmp_path / "archiver.yaml", (), (short,), (), {"verdict": "valid", "partitions": []})
     assert report.verdict == "invalid"
-    assert "nyc.flights holds 9 rows, but 10 records were sent to flights" in "\n".join(report.lines())
+    assert "nyc.flights holds 9 rows, but 10 records went to flights" in "\n".join(report.lines())
 
 
 @pytest.mark.spark

@@ -29,7 +29,7 @@ from tests.support.processes import until
 from tests.support.web import PATIENCE_S, Daemon, read_all
 
 PAGE_BYTES = 20_000_000
-GET_PAGE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GET_PAGE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 Dial = Callable[[], socket.socket]
 
 
@@ -60,7 +60,7 @@ def large_page(daemon: Daemon, tmp_path: Path, secure: bool) -> Iterator[Dial]:
     if secure:
         made = make_certificates(tmp_path / "tls")
         tls, context = HttpTlsSettings(cert_file=made.server, key_file=made.server_key), ssl.create_default_context(cafile=made.authority)
-    server = WebServer(create_app(replace(daemon.face, page=lambda _: "x" * PAGE_BYTES)), "127.0.0.1:0", 1.0, tls)
+    server = WebServer(create_app(replace(daemon.face, metrics=lambda: b"x" * PAGE_BYTES)), "127.0.0.1:0", 1.0, tls)
     server.start()
 
     def dial() -> socket.socket:

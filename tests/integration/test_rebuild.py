@@ -181,7 +181,7 @@ def foreign_table(deployment: Deployment) -> None:
     catalog = load_catalog("local", type="sql", uri=f"sqlite:///{deployment.root}/catalog.db?timeout=60")
     catalog.create_namespace("shop")
     schema = Schema(NestedField(1, "id", LongType(), required=False))
-    catalog.create_table("shop.orders", schema, f"{deployment.root.as_uri()}/other")
+    catalog.create_table("shop.orders", schema, f"{deployment.data.as_uri()}/other")
     catalog.close()
 
 
