@@ -101,7 +101,7 @@ def store_variables(data: DataSettings) -> frozenset[str]:
 
 
 def scrubbed(environ: Mapping[str, str], passed: Collection[str] = ()) -> dict[str, str]:
-    """The variables that Spark may have. Those in `passed` are kept whatever their name and value."""
+    """The variables that Spark may have. Those in `passed` are kept for every name and value."""
     return {name: value for name, value in environ.items() if name in passed or _is_allowed(name, value)}
 
 

@@ -1,7 +1,7 @@
 """Compiles `.proto` texts to descriptor sets, in a process of its own with limits.
 
 The compiler sees only the texts it is given, the built-in files and the well-known files, and has an empty environment. Its time, its
-memory and its output are bounded by the settings, whatever the texts are. Its refusals are reported with file and line. Nothing is compiled
+memory and its output are bounded by the settings, for all texts. Its refusals are reported with file and line. Nothing is compiled
 in this process.
 """
 

@@ -105,7 +105,7 @@ def foreign_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch
 
 
 def position_rows(objects: ObjectStore, file: RowFile) -> Iterator[pa.RecordBatch]:
-    """Rows of a position-delete file, each with the file's origin. Raises whatever reading it raises."""
+    """Rows of a position-delete file, each with the file's origin. Raises what reading it raises."""
     for rows in _rows(objects, file, ("file_path", "pos")):
         places = rows.select(["file_path", "pos"]).cast(_POSITIONS)
         yield places.append_column("origin", pa.array([file.origin] * rows.num_rows, pa.int64()))
