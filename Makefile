@@ -41,7 +41,7 @@ demo: java $(INSTALLED)  ## Run the whole path on real data (needs Java)
 	@$(BIN)/archiver demo
 
 parts: java $(INSTALLED)  ## Fetch the real servers and packages that tests run into .cache (needs Java)
-	@$(BIN)/python -m tests.support.fetch_packages
+	@$(BIN)/python -m tests.support.servers.fetch_packages
 
 test: java $(INSTALLED) parts  ## Run every test (needs Java)
 	@$(BIN)/python -m pytest --durations=15 --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder

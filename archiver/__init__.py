@@ -1,18 +1,24 @@
-"""The public API: `from archiver import Writer, Reader`.
+"""The public API: `from archiver import Writer, Reader, errors`.
 
-Both are imported when they are first asked for (PEP 562), so that importing the package, or one of its inner modules, loads no SDK.
+Writer and Reader are imported on first use (PEP 562), so that importing the package, or an inner module, loads no SDK.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from archiver.runtime import errors
 
 if TYPE_CHECKING:
     from archiver.api import Reader, Writer
 
 __version__ = "0.1.0"
 
-__all__ = ["Reader", "Writer", "__version__"]
+# The former place of the errors, for one release: `from archiver.errors import RetryLater`.
+sys.modules["archiver.errors"] = errors
+
+__all__ = ["Reader", "Writer", "__version__", "errors"]
 
 
 def __getattr__(name: str) -> object:

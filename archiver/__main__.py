@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from archiver.exits import INTERRUPTED
+from archiver.runtime.exit_codes import INTERRUPTED
 
 
 def main() -> None:

@@ -15,16 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-import intake.producer
-from archiver.assemble import open_application
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
+from archiver.app.application import open_application
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
 from archiver.stream.records import StreamBatch, StreamRecord
-from intake.acknowledgements import PendingBatch, PendingRecord
-from intake.clock_check import check_start_clock
-from intake.metrics import metrics_of
+from intake.log.clock_check import check_start_clock
 from intake.records import Record
+from intake.write import producer as producing
+from intake.write.acknowledgements import PendingBatch, PendingRecord
+from intake.write.metrics import metrics_of
 
 
 def _settings_of(config: str | os.PathLike[str]) -> Settings:
@@ -90,7 +90,7 @@ class Writer:
         `intake.transaction_timeout_max`) is aborted by the next running writer, `archiver archive` or `archiver clean`. Raises
         `InvalidInput`, `RetryLater`, or `OutcomeUnknown` (open it again).
         """
-        return Producer(intake.producer.Producer.open(self._writer, transactional_id, transaction_timeout_s=transaction_timeout_s))
+        return Producer(producing.Producer.open(self._writer, transactional_id, transaction_timeout_s=transaction_timeout_s))
 
     def resume_producer(self, producer_id: int, epoch: int) -> Producer:
         """Go on with a producer that another process opened and that does not run any more.
@@ -99,10 +99,10 @@ class Writer:
         before anything else: if it did not get into the log, new records would get its numbers. A transaction that it left open is open
         here. Raises `NotFound` if the log does not know it (any more), `ProducerFenced` if it was opened anew.
         """
-        return Producer(intake.producer.Producer.resume(self._writer, producer_id, epoch))
+        return Producer(producing.Producer.resume(self._writer, producer_id, epoch))
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to watch, by the names in `archiver.telemetry.METRICS`."""
+        """The numbers to watch, by the names in `archiver.runtime.logging.METRICS`."""
         return metrics_of(self._writer.metrics())
 
     def flush(self) -> None:
@@ -131,7 +131,7 @@ class Producer:
     offset. Until then further records for that partition fail. Never state the number of a record that failed: it may belong to another.
     """
 
-    def __init__(self, producer: intake.producer.Producer) -> None:
+    def __init__(self, producer: producing.Producer) -> None:
         """For an open producer; `Writer.producer` makes one."""
         self._producer = producer
 

@@ -22,12 +22,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.table_layout import stream_fields
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import TopicLedger
 from bench.growth_table import IDENTIFIER, Costs, Table, new_table, template
 from bench.outcome import tell
-from reconcile.manifests import snapshot_files
+from reconcile.snapshot.manifests import snapshot_files
 
 FILES = (200, 2000)
 ROUNDS = 5

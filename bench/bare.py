@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.jobs.bounds import leaves
-from archiver.jobs.encodings import DICTIONARY_BYTES_MAX, chosen
+from archiver.refine.column_stats import leaves
+from archiver.refine.encodings import DICTIONARY_BYTES_MAX, chosen
 from bench.intake_files import ZSTD_LEVEL
 from bench.shapes import SHAPES
 

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from archiver.config.groups import IntakeSettings
 from archiver.proto import control_log_pb2
-from archiver.settings_groups import IntakeSettings
 from bench.growth_table import Table, Template, new_table, template
 from bench.intake import raw_bytes_of, rig, send_and_wait, spread_over
 from bench.outcome import tell

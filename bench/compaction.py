@@ -27,11 +27,11 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
-from archiver.assemble import Application
+from archiver.app.application import Application
 from archiver.catalog.tables import parse_identifier
-from archiver.clock import SystemClock
-from archiver.settings import load_settings
-from archiver.spark_session import SparkSessions
+from archiver.config.settings import load_settings
+from archiver.runtime.clock import SystemClock
+from archiver.spark.session import SparkSessions
 from bench.deployment import write_configuration
 from bench.intake_files import bytes_of, send
 from bench.outcome import tell

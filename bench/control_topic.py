@@ -25,19 +25,19 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import Producer
 
-from archiver.clock import SystemClock
+from archiver.config.groups import LogSettings
 from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.waves import TopicRecord, record_of, waves
 from archiver.ledger.event_reader import LedgerEvent
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
 from archiver.objects.memory import MemoryObjectStore
-from archiver.settings_groups import LogSettings
+from archiver.runtime.clock import SystemClock
 from bench.mirror import spread, timed
 from bench.outcome import tell
-from tests.support.control_topic import CLUSTER, LedgerWriter, Rig, check_is_ledger, events_of, seen_in, settings_of
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster
+from tests.support.kafka.control_topic import CLUSTER, LedgerWriter, Rig, check_is_ledger, events_of, seen_in, settings_of
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster
 
 PARTITIONS = 4
 TABLES = (1, 20)

@@ -32,16 +32,16 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from pydantic import TypeAdapter
 
-from archiver.assemble import Application
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
+from archiver.app.application import Application
+from archiver.config.groups import IntakeSettings, LogSettings
+from archiver.config.settings import load_settings
+from archiver.config.types import Size
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.cluster import ensure_cluster
-from archiver.objects.place import S3Options, StorePlace
-from archiver.objects.s3 import S3ObjectStore
-from archiver.settings import load_settings
-from archiver.settings_groups import IntakeSettings, LogSettings
-from archiver.settings_types import Size
+from archiver.objects.location import S3Options, StorePlace
+from archiver.objects.s3.store import S3ObjectStore
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
 from bench.cost_messages import MESSAGES
 from bench.deployment import write_configuration
 from bench.intake_files import CHUNK_ROWS, FILES_MIN, KEY_BYTES, bytes_of, send
@@ -50,16 +50,16 @@ from bench.processes import own_cpu_seconds
 from bench.requests import GIB
 from bench.shapes import Shape
 from bench.writer import spread
-from intake.reader import IntakeReader
+from intake.log.sequencer import Sequencer
+from intake.read.reader import IntakeReader
 from intake.records import RECORD_SCHEMA
 from intake.segments import SegmentRef
-from intake.sequencer import Sequencer
-from intake.writer import IntakeWriter
-from tests.support import kafka_server
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
+from intake.write.writer import IntakeWriter
+from tests.support.kafka import kafka_server
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import ACCESS_KEY_ID, PACKAGE, REGION, SECRET_ACCESS_KEY, S3Server
 
 PARTITIONS = 4
 SAMPLE_ROWS = 10_000

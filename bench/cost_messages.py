@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from archiver.schema.descriptors import Source
+from archiver.schema.protobuf.descriptors import Source
 from bench.shapes import SHAPES, Shape
 
 PAYLOAD_BYTES = 1024

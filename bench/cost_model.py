@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archiver.settings_groups import CleanupSettings, IntakeSettings, SparkSettings
-from archiver.settings_topics import ArchiveSettings
+from archiver.config.groups import CleanupSettings, IntakeSettings, SparkSettings
+from archiver.config.topics import ArchiveSettings
 from bench.cost_requests import GIB, Asked, Deployment, asked
 
 RESULTS = Path(__file__).with_name("results")

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from archiver.ids import TopicId
-from archiver.jobs.bundle import bundle
-from archiver.jobs.plan import Plan, plan_partition
-from archiver.jobs.rounds import Planned, RoundLimits
-from archiver.jobs.triggers import is_due
-from archiver.objects.place import S3Options
-from archiver.settings_groups import IntakeSettings, SparkSettings
-from archiver.settings_topics import ArchiveSettings
-from intake.backlog import BacklogSummary
+from archiver.config.groups import IntakeSettings, SparkSettings
+from archiver.config.topics import ArchiveSettings
+from archiver.objects.location import S3Options
+from archiver.refine.bundling import bundle
+from archiver.refine.plan import Plan, plan_partition
+from archiver.refine.planner import Planned, RoundLimits
+from archiver.refine.triggers import is_due
+from archiver.runtime.ids import TopicId
+from intake.log.backlog import BacklogSummary
 from intake.segments import FileRef, SegmentRef, Segments
 
 GIB = 1024**3

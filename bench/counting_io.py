@@ -12,7 +12,7 @@ from typing import Any, Self
 from pyiceberg.io import InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from archiver.catalog.guarded_io import GuardedFileIO
+from archiver.catalog.iceberg.guarded_io import GuardedFileIO
 
 IMPLEMENTATION = "bench.counting_io.CountingIO"
 """Value of the catalog property `py-io-impl`."""

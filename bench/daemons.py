@@ -20,10 +20,10 @@ from bench import deployment
 from bench.orders import descriptor_set
 from bench.processes import Taken, taken_by, taken_by_each
 from tests.soak.flatness import theil_sen
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.scrapes import Series, scraped
-from tests.support.serving import Served
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.scrapes import Series, scraped
+from tests.support.process.serving import Served
 
 PARTS = ("daemon", "jvm", "workers")
 PATIENCE_S = 600.0

@@ -30,17 +30,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from archiver.assemble import Application
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
 from archiver.objects.paths import ARCHIVE_PREFIX, parse_archive_key
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import TopicSchema
-from archiver.settings import load_settings
+from archiver.schema.evolution.state import TopicSchema
 from bench.outcome import tell
 from bench.processes import cpu_seconds
-from reconcile.rows import RowFile
-from reconcile.spark.stored import archive_rows
-from tests.support.deployment import Deployment
-from tests.support.orders import order
+from reconcile.audit.rows import RowFile
+from reconcile.audit.spark.stored import archive_rows
+from tests.support.builders.deployment import Deployment
+from tests.support.schema.orders import order
 
 BATCH_ROWS = 20_000
 WARM_ROWS = 2_000

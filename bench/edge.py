@@ -29,22 +29,22 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
+from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
-from archiver.schema.descriptors import Envelope, Source
-from archiver.schema.edge import EdgeCheck
-from archiver.settings_groups import IntakeSettings, LogSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
+from archiver.schema.payload_check import EdgeCheck
+from archiver.schema.protobuf.descriptors import Envelope, Source
 from bench.outcome import tell
 from bench.schema import cases
 from bench.writer import spread
-from intake.edge_schemas import EdgeSchemas, Rules
-from intake.enforce import Side, SideRules
-from intake.layout import binary_lengths
+from intake.arrow_arrays import binary_lengths
+from intake.log.sequencer import Sequencer
 from intake.records import Record
-from intake.sequencer import Sequencer
-from intake.writer import IntakeWriter
+from intake.write.schema_validation import EdgeSchemas, Rules
+from intake.write.validation import Side, SideRules
+from intake.write.writer import IntakeWriter
 
 PARTITIONS = 16
 RULES = {"none": SideRules(), "reject": SideRules("reject"), "coerce": SideRules("reject", coerce=True)}

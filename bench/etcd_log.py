@@ -35,21 +35,21 @@ from typing import Any
 
 import grpc
 
-from archiver.log.etcd import put
-from archiver.log.etcd_keys import Keys, number_text
-from archiver.log.etcd_stubs import import_etcd3
+from archiver.config.groups import LogSettings
+from archiver.log.etcd.keys import Keys, number_text
+from archiver.log.etcd.log_store import put
+from archiver.log.etcd.stubs import import_etcd3
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Log
 from archiver.proto import etcd_rpc_pb2 as rpc
-from archiver.settings_groups import LogSettings
 from bench.log import BLOCK, BUSY_TIMEOUT_S, make_entries
 from bench.outcome import tell
 from bench.requests import run, spark
 from bench.writer import spread
-from tests.support.deployment import Deployment, jsonl
-from tests.support.etcd_part import CONTROL, required
-from tests.support.etcd_server import Etcd, EtcdThree
-from tests.support.etcd_stores import etcd_store
+from tests.support.builders.deployment import Deployment, jsonl
+from tests.support.log.etcd_part import CONTROL, required
+from tests.support.log.etcd_server import Etcd, EtcdThree
+from tests.support.log.etcd_stores import etcd_store
 
 SEEN_PATIENCE_S = 30.0
 ROUND_PARTITIONS = 3

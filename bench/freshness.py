@@ -47,7 +47,7 @@ from bench.log import percentile
 from bench.outcome import tell, told_before
 from bench.steady import Batch, Sender, send_batches
 from tests.soak.flatness import theil_sen
-from tests.support.scrapes import series
+from tests.support.process.scrapes import series
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/operations/freshness.md"

@@ -41,11 +41,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from archiver.settings_groups import LogSettings
+from archiver.config.groups import LogSettings
 from bench.growth_looks import looked
 from bench.growth_table import CADENCE_S, Costs, Table, Template, new_table, template
 from bench.outcome import tell, told_before
-from tests.support.log_filling import PARTITIONS, SEGMENTS, LongLog, entries
+from tests.support.log.log_filling import PARTITIONS, SEGMENTS, LongLog, entries
 
 AGES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 """Commits of a table, or entries of a log; the last one that is asked for comes behind those below it."""

@@ -18,23 +18,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
-from archiver.jobs.rounds import RoundLimits, choose_plans, stirs
-from archiver.jobs.topic_setup import TopicWork
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.config.groups import LogSettings
+from archiver.config.settings import ArchiveSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.objects.local import LocalObjectStore
-from archiver.schema.descriptors import Source
-from archiver.schema.state import decide
-from archiver.settings import ArchiveSettings
-from archiver.settings_groups import LogSettings
+from archiver.refine.planner import RoundLimits, choose_plans, stirs
+from archiver.refine.prepare_topic import TopicWork
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
+from archiver.schema.evolution.state import decide
+from archiver.schema.protobuf.descriptors import Source
 from bench.growth_table import MEMORY_BYTES, TOPIC, Stopwatch, catalog_properties, new_leader, new_sequencer, open_logs, topic_settings
 from bench.intake_files import CLUSTER
 from bench.orders import descriptor_set
-from intake.backlog import Backlog
-from reconcile.audit import Audit
-from tests.support.log_filling import LongLog, peak_bytes
+from intake.log.backlog import Backlog
+from reconcile.audit.report import Audit
+from tests.support.log.log_filling import LongLog, peak_bytes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 1800

@@ -24,20 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from archiver.catalog.commit import CommitLimits, Committer
-from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.identity import TableTarget, ensure_table
-from archiver.catalog.layout import StreamFields, stream_fields
+from archiver.catalog.table_layout import StreamFields, stream_fields
 from archiver.catalog.tables import Identifier, TableView
-from archiver.clock import Clock, ManualClock
+from archiver.config.groups import LogSettings
+from archiver.config.settings import ArchiveSettings, TopicSettings
 from archiver.events.types import DataFile
-from archiver.ids import SystemIds, new_ulid
-from archiver.jobs.bundle import bundle
-from archiver.jobs.plan import Plan
-from archiver.jobs.publish import Publisher
-from archiver.jobs.refined import RefineOptions, RefineTopic, TaskDescriptor, WrittenFile
-from archiver.jobs.rounds import RoundLimits, choose_plans, known_gaps, paths_used
-from archiver.jobs.task import run_bundle
-from archiver.jobs.topic_setup import TopicTable, TopicWork
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
@@ -47,19 +40,26 @@ from archiver.log.lease import MemoryLease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.location import StorePlace
 from archiver.objects.paths import archive_key, checkpoint_prefix, intake_key, partition_value_of, table_prefix
-from archiver.objects.place import StorePlace
-from archiver.schema.descriptors import Source
-from archiver.schema.state import TopicSchema, decide
-from archiver.settings import ArchiveSettings, TopicSettings
-from archiver.settings_groups import LogSettings
+from archiver.publish.events import Publisher
+from archiver.refine.bundling import bundle
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.plan import Plan
+from archiver.refine.planner import RoundLimits, choose_plans, known_gaps, paths_used
+from archiver.refine.prepare_topic import TopicTable, TopicWork
+from archiver.refine.task import RefineOptions, RefineTopic, TaskDescriptor, WrittenFile
+from archiver.runtime.clock import Clock, ManualClock
+from archiver.runtime.ids import SystemIds, new_ulid
+from archiver.schema.evolution.state import TopicSchema, decide
+from archiver.schema.protobuf.descriptors import Source
 from bench import counting_io
 from bench.intake_files import CLUSTER, fill_intake, plans_of
 from bench.orders import descriptor_set
-from intake.checkpoint_store import CheckpointStore
-from intake.checkpointer import Checkpointer
 from intake.format import PlacedSegment
-from intake.sequencer import Sequencer
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpointer import Checkpointer
+from intake.log.sequencer import Sequencer
 
 TOPIC = "orders"
 IDENTIFIER: Identifier = ("bench", "orders")

@@ -30,17 +30,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
+from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
-from archiver.settings_groups import IntakeSettings, LogSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
 from bench.log import percentile
 from bench.outcome import tell
 from bench.writer import make_records, spread
+from intake.log.sequencer import Sequencer
 from intake.records import RECORD_SCHEMA, Record, normalise_batch
-from intake.sequencer import Sequencer
-from intake.writer import IntakeWriter
+from intake.write.writer import IntakeWriter
 
 PARTITIONS = (10, 100, 1000, 10_000)
 WANTED_FALL = 2.0

@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds, TopicId
-from archiver.jobs.plan import Plan, plan_partition
+from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import cluster_key
-from archiver.settings_groups import IntakeSettings, LogSettings
+from archiver.refine.plan import Plan, plan_partition
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds, TopicId
 from bench.orders import make_values
+from intake.log.sequencer import Sequencer
 from intake.records import RECORD_SCHEMA
-from intake.sequencer import Sequencer
-from intake.writer import IntakeWriter
+from intake.write.writer import IntakeWriter
 
 PARTITIONS = 16
 CLUSTER = "c" * 32

@@ -25,12 +25,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic, TaskDescriptor
-from archiver.jobs.task import run_bundle
+from archiver.config.topics import READS_OF_A_BUCKET
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
-from archiver.schema.state import decide
-from archiver.settings_topics import READS_OF_A_BUCKET
+from archiver.objects.location import StorePlace
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.task import RefineJob, RefineOptions, RefineTopic, TaskDescriptor
+from archiver.schema.evolution.state import decide
 from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
 from bench.outcome import tell
 from bench.shapes import SHAPES

@@ -38,17 +38,17 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from archiver.assemble import Application
-from archiver.jobs.bundle import bundle
-from archiver.jobs.plan import Plan
-from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic
-from archiver.jobs.task import run_bundle
-from archiver.objects.place import StorePlace
-from archiver.schema.state import decide
-from archiver.settings import load_settings
-from archiver.settings_groups import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.app.application import Application
+from archiver.config.groups import SparkSettings
+from archiver.config.settings import load_settings
+from archiver.objects.location import StorePlace
+from archiver.refine.bundling import bundle
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.plan import Plan
+from archiver.refine.spark_job import SparkRefiner
+from archiver.refine.task import PlanResult, RefineJob, RefineOptions, RefineTopic
+from archiver.schema.evolution.state import decide
+from archiver.spark.session import SparkSessions
 from bench.bare import DEFAULT, TUNED, refine_share
 from bench.deployment import write_configuration
 from bench.intake_files import CLUSTER, PARTITIONS, ZSTD_LEVEL, fill_intake, plans_of, send

@@ -39,19 +39,19 @@ from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 from typing import Any
 
-from archiver.clock import SystemClock
-from archiver.errors import RetryLater
-from archiver.ids import SystemIds, TopicId, new_ulid
+from archiver.config.groups import LogSettings
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Log
 from archiver.objects.paths import intake_key
 from archiver.proto import intake_log_pb2 as pb
-from archiver.settings_groups import LogSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import SystemIds, TopicId, new_ulid
 from bench.outcome import tell
 from bench.writer import spread
-from intake.entries import file_entry
 from intake.format import PlacedSegment
-from intake.sequencer import Sequencer
+from intake.log.entries import file_entry
+from intake.log.sequencer import Sequencer
 
 SEGMENTS = 20
 PARTITIONS = 400
@@ -288,7 +288,7 @@ def _writer_main(path: Path, number: int, ready: Barrier, stop: Event, pace_s: f
 def run_writers(writers: int, pace_s: float, seconds: float) -> tuple[list[WriterResult], float]:
     """Start so many processes on one new log; their results and the seconds they appended for. Checks the log afterwards."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["archiver.log.sqlite", "bench.writer", "intake.sequencer"])
+    context.set_forkserver_preload(["archiver.log.sqlite", "bench.writer", "intake.log.sequencer"])
     with temporary_folder() as folder:
         path = folder / "metadata.db"
         store = SqliteLogStore(path, BUSY_TIMEOUT_S, LogSettings().entry_bytes_max)

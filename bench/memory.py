@@ -26,10 +26,10 @@ from typing import Any
 import psutil
 from pydantic import TypeAdapter
 
-from archiver.assemble import Application
-from archiver.jobs.refined import RefineOptions
-from archiver.settings import load_settings
-from archiver.settings_types import Size
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
+from archiver.config.types import Size
+from archiver.refine.task import RefineOptions
 from bench.deployment import write_configuration
 from bench.intake_files import KEY_BYTES, bytes_of, send
 from bench.outcome import tell

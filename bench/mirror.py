@@ -28,13 +28,13 @@ import confluent_kafka
 import pyarrow as pa
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from archiver.daemon.collector import look_less_often
+from archiver.config.groups import LogSettings
+from archiver.daemon.garbage_collection import look_less_often
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
-from archiver.settings_groups import LogSettings
 from bench.outcome import tell
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster, Site
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster, Site
 
 PARTITIONS = 4
 TOPIC = "bench"

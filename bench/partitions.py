@@ -32,9 +32,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
-from archiver.telemetry_metrics import ROUND_STEPS
+from archiver.config.settings import SparkSettings
+from archiver.runtime.metric_names import ROUND_STEPS
+from archiver.spark.session import SparkSessions
 from bench import deployment
 from bench.bare import refine_into_many
 from bench.daemons import Cores, Memory, Site, said
@@ -45,8 +45,8 @@ from bench.requests import GIB, KINDS, CountingProxy
 from bench.shapes import SHAPES
 from bench.steady import Sender, send_singly
 from bench.writer import spread
-from tests.support.s3_server import PACKAGE, S3Server, data_group
-from tests.support.scrapes import Series, series
+from tests.support.objects.s3_server import PACKAGE, S3Server, data_group
+from tests.support.process.scrapes import Series, series
 
 PARTITIONS = 4
 FEW, WIDE = 8, 2000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-WORKERS_PARENT = "archiver.spark_daemon"
+WORKERS_PARENT = "archiver.spark.pyspark_daemon"
 """The module that Python workers of Spark are forked from; they have its command line."""
 
 

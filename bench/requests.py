@@ -35,16 +35,16 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from archiver import Writer
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 from bench.outcome import tell
-from tests.support.deployment import Deployment, jsonl
-from tests.support.driver import Driver
-from tests.support.eager_hour import COMMITS_A_MINUTE, MetadataRequests, commit, in_bucket, upkeep
-from tests.support.http_faults import Answer, Asked
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import PACKAGE, S3Server, data_group
-from tests.support.serving import Served
+from tests.support.builders.deployment import Deployment, jsonl
+from tests.support.builders.driver import Driver
+from tests.support.builders.eager_hour import COMMITS_A_MINUTE, MetadataRequests, commit, in_bucket, upkeep
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import PACKAGE, S3Server, data_group
+from tests.support.process.serving import Served
+from tests.support.servers.http_faults import Answer, Asked
 
 PARTITIONS = 8
 ARCHIVES = (1, 2, 8)

@@ -28,13 +28,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from archiver.jobs.bundle import bundle
-from archiver.jobs.refined import RefineJob, RefineOptions, RefineTopic
-from archiver.jobs.task import run_bundle
-from archiver.objects.place import StorePlace
+from archiver.objects.location import StorePlace
+from archiver.refine.bundling import bundle
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.task import RefineJob, RefineOptions, RefineTopic
 from archiver.schema.codec import RecordCodec
-from archiver.schema.descriptors import Source
-from archiver.schema.state import TopicSchema, decide
+from archiver.schema.evolution.state import TopicSchema, decide
+from archiver.schema.protobuf.descriptors import Source
 from bench.bare import DEFAULT, refine_files
 from bench.intake_files import CLUSTER, ZSTD_LEVEL, fill_intake, plans_of
 from bench.outcome import tell

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from archiver.schema.descriptors import Source
+from archiver.schema.protobuf.descriptors import Source
 from bench import orders, schema_messages
 
 

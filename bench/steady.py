@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from archiver import Writer
 from bench.orders import make_values
-from intake.acknowledgements import BatchAcknowledgement, PendingBatch
+from intake.write.acknowledgements import BatchAcknowledgement, PendingBatch
 
 ACKNOWLEDGED_S = 60.0
 MADE = 100_000

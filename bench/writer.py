@@ -24,15 +24,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
+from archiver.config.groups import IntakeSettings, LogSettings
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
-from archiver.settings_groups import IntakeSettings, LogSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
 from bench.outcome import tell
+from intake.log.sequencer import Sequencer
 from intake.records import RECORD_SCHEMA, normalise_batch
-from intake.sequencer import Sequencer
-from intake.writer import IntakeWriter
+from intake.write.writer import IntakeWriter
 
 PARTITIONS = 16
 WANTED_MB_PER_CORE_SECOND = 150

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.ids import TopicId
+from archiver.runtime.ids import TopicId
 from intake.producers import Stamp
 from intake.records import HEADERS, TIMESTAMP
 

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from archiver.errors import InvalidInput, RecordRefused
 from archiver.proto import produce_pb2 as pb
-from archiver.redaction import excerpt
+from archiver.runtime.errors import InvalidInput, RecordRefused
+from archiver.runtime.redaction import excerpt
 from intake.parquet_batches import batches_from
 from intake.record_json import INPUT_FIELDS, SEQUENCE_ADVICE, Input, parse_record_json, resolve_topic
 from intake.records import HEADER_COST_BYTES, Record, validate

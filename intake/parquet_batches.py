@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.errors import InvalidInput, RecordRefused
+from archiver.runtime.errors import InvalidInput, RecordRefused
 from intake.parquet_pages import Pages, read_pages
 from intake.records import HEADER_COST_BYTES
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 
 _HEADER_BYTES: Final = 4096
 _HEADER_BYTES_MAX: Final = 1 << 20

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from archiver.ids import TopicPartition
+from archiver.runtime.ids import TopicPartition
 
 SEQUENCE_COUNT = 1 << 31
 """Sequence numbers go from 0 to one less, and begin at 0 again."""
@@ -29,8 +29,8 @@ Refusal = Literal["fenced", "unknown_producer", "out_of_order", "forgotten", "wr
 `fenced`: of an older epoch than its producer's. `unknown_producer`: its producer was never opened, or is forgotten. `out_of_order`: its
 sequence numbers do not follow. `forgotten`: it repeats a batch of which nobody knows the offsets any more, but which is in the log.
 `wrong_kind`: a transactional batch of a producer without transactions, or the reverse. `barrier`: its file may have been deleted.
-`deleted`: its topic was deleted. `position`: an item of a source does not stand where the entry begins (`intake.positions`). `mirrored`: it
-states no offset, and its topic has those of an upstream.
+`deleted`: its topic was deleted. `position`: an item of a source does not stand where the entry begins (`intake.log.source_positions`).
+`mirrored`: it states no offset, and its topic has those of an upstream.
 """
 
 Run = tuple[int, int]

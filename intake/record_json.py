@@ -3,7 +3,7 @@
 Owns the exact form: `{"topic", "partition", "offset", "timestamp", "key", "value", "headers"}`, to which `consume` adds
 `ingest_timestamp`, `batch_start` and `from`. Bytes are base64, or UTF-8 text on request; null is null. Times are RFC 3339 in UTC with six
 decimals. Choices of this version: on the way in `topic` and `value` must be there (null is a tombstone), a missing `key` or `timestamp` is
-null, missing headers are none; a partition may be written as 3.0; a time is any of RFC 3339 (`archiver.rfc3339`).
+null, missing headers are none; a partition may be written as 3.0; a time is any of RFC 3339 (`archiver.runtime.rfc3339`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import json
 from dataclasses import dataclass
 from typing import Literal
 
-from archiver.errors import InvalidInput
-from archiver.redaction import excerpt
-from archiver.rfc3339 import format_time, parse_time
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.rfc3339 import format_time, parse_time
 from intake.records import Record
 
 INPUT_FIELDS = ("topic", "partition", "timestamp", "key", "value", "headers")

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from archiver.errors import RecordRefused
-from archiver.redaction import excerpt
-from intake.layout import ArrowArray, binary_lengths, header_lengths, list_array, list_lengths
+from archiver.runtime.errors import RecordRefused
+from archiver.runtime.redaction import excerpt
+from intake.arrow_arrays import ArrowArray, binary_lengths, header_lengths, list_array, list_lengths
 
 HEADER_COST_BYTES = 16
 """What a header weighs besides its name and its value, so that empty headers are bounded too."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from archiver.java import TESTED, JavaUnfit, require_java
+from archiver.spark.java import TESTED, JavaUnfit, require_java
 
 
 def main() -> int:

@@ -19,8 +19,8 @@ from pydantic_core import PydanticUndefined
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from archiver.settings import Settings  # noqa: E402 - after the path is known
-from archiver.settings_types import Group, parse_duration, parse_retention, parse_size  # noqa: E402
+from archiver.config.settings import Settings  # noqa: E402 - after the path is known
+from archiver.config.types import Group, parse_duration, parse_retention, parse_size  # noqa: E402
 from archiver.web import openapi  # noqa: E402
 from scripts import metrics_page  # noqa: E402
 from scripts.performance import page as performance_page  # noqa: E402

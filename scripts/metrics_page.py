@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from archiver.settings_daemon import MetricsSettings
-from archiver.telemetry_metrics import LABELS, METRICS, Metric, series_max
+from archiver.config.daemon import MetricsSettings
+from archiver.runtime.metric_names import LABELS, METRICS, Metric, series_max
 
 HEAD = """# Metrics
 

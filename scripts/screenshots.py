@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from archiver.web.page import page  # noqa: E402 - after the path is known
-from tests.support.status_scenes import SCENES, starting  # noqa: E402
+from tests.support.builders.status_scenes import SCENES, starting  # noqa: E402
 
 SIZES = {"wide": "1440,2600", "narrow": "500,2400"}
 """Chromium makes no window narrower than 500; the narrow page is put into a frame of 390."""

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from archiver import redaction
-from archiver.redaction import Redactor
+from archiver.runtime import redaction
+from archiver.runtime.redaction import Redactor
 
 settings.register_profile("here", deadline=None)  # how long an example takes is the machine's matter
 settings.load_profile("here")

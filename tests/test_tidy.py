@@ -249,7 +249,7 @@ def _reached() -> set[str]:
 
 
 def test_every_failpoint_is_reached_and_every_reached_one_exists() -> None:
-    from archiver.failpoints import NAMES
+    from archiver.runtime.failpoints import NAMES
 
     assert _reached() == set(NAMES)
 

@@ -13,23 +13,23 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
-from archiver.catalog.choose import Choice, choose, complete_since
+from archiver.catalog.commit_selection import Choice, choose, complete_since
+from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Doubted, Evidence, Gaps, Known, judge, no_gaps
 from archiver.catalog.expiry import expired, recorded
 from archiver.catalog.identity import TableTarget, load_table
-from archiver.catalog.layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, missing_bounds, stream_fields
 from archiver.catalog.retire import below_start
 from archiver.catalog.specs import left_by_us
 from archiver.catalog.swap import swap
+from archiver.catalog.table_layout import COMMIT_ID, PARTITION_BY, RANGES, RETIRED, VALID_THROUGH, WATERMARKS, missing_bounds, stream_fields
 from archiver.catalog.tables import Prepared, SnapshotView, SwapOutcome, Tables, TableView, shown
-from archiver.clock import Clock
-from archiver.errors import CatalogAway, Halt, OutcomeUnknown, RetryLater, TopicHalted
-from archiver.ids import TopicId
 from archiver.ledger.leader import Leader
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.proto import control_log_pb2 as pb
-from archiver.wording import counted
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import CatalogAway, Halt, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.ids import TopicId
+from archiver.runtime.text import counted
 
 RANGES_CHARACTERS_MAX = 1024
 """Longer range lists are not written: summaries stay in the metadata as long as their snapshot."""

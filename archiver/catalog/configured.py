@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from archiver.catalog.configured_io import io_properties
-from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
+from archiver.catalog.iceberg.io_properties import io_properties
+from archiver.catalog.iceberg.remote_limits import RemoteLimits, TablePlaces
 from archiver.catalog.tables import Tables
-from archiver.errors import ConfigInvalid, RetryLater
-from archiver.ids import IdSource
-from archiver.objects.place import StorePlace
-from archiver.settings import CatalogSettings, Settings
+from archiver.config.settings import CatalogSettings, Settings
+from archiver.objects.location import StorePlace
+from archiver.runtime.errors import ConfigInvalid, RetryLater
+from archiver.runtime.ids import IdSource
 
 
 class ConfiguredCatalogs:
@@ -42,7 +42,7 @@ class ConfiguredCatalogs:
                 properties = stated | io_properties(StorePlace.of(self._settings().data), stated)
                 if self._tables_known is not None:
                     check_catalog_place(name, properties.get("uri", ""), self._tables_known(name))
-                from archiver.catalog.iceberg import IcebergTables
+                from archiver.catalog.iceberg.adapter import IcebergTables
 
                 places = settings.location == "catalog"
                 limits = remote_limits(settings, self._settings().data.uri)

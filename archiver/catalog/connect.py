@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from archiver.catalog.configured import ConfiguredCatalogs, sqlite_file
 from archiver.catalog.tables import Identifier, parse_identifier
-from archiver.checked import Checked, Finding, Verdict
-from archiver.clock import Clock
-from archiver.errors import ArchiverError
-from archiver.ids import IdSource
+from archiver.config.settings import CatalogSettings, Settings
+from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.paths import catalog_probe_prefix
-from archiver.objects.place import StorePlace
-from archiver.settings import CatalogSettings, Settings
+from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.ids import IdSource
 
 
 def check_catalogs(settings: Settings, ids: IdSource, clock: Clock, *, probe: bool) -> Iterator[Checked]:
@@ -61,8 +61,8 @@ class _Check:
 
     def findings(self, probe: bool) -> Iterator[Finding]:
         """What is found, in the order in which it is asked."""
-        from archiver.catalog.iceberg import IcebergTables
-        from archiver.catalog.iceberg_check import look
+        from archiver.catalog.iceberg.adapter import IcebergTables
+        from archiver.catalog.iceberg.check import look
 
         file = sqlite_file(self._group.properties().get("uri", "")) if self._group.type == "sql" else None
         if file is not None and not file.exists() and not probe:
@@ -82,8 +82,8 @@ class _Check:
             yield from self._probe(tables)
 
     def _probe(self, tables: object) -> Iterator[Finding]:
-        from archiver.catalog.iceberg import IcebergTables
-        from archiver.catalog.iceberg_probe import Probe
+        from archiver.catalog.iceberg.adapter import IcebergTables
+        from archiver.catalog.iceberg.probe import Probe
 
         assert isinstance(tables, IcebergTables), "it was looked at"
         name = f"Archiver_Probe_{self._ids.random_bytes(8).hex()}"

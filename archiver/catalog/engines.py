@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from archiver.objects.place import StorePlace
+from archiver.objects.location import StorePlace
 
 SQLITE_PACKAGE = "org.xerial:sqlite-jdbc:3.50.3.0"
 SPARK_PACKAGES = ("org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0", SQLITE_PACKAGE)

@@ -15,11 +15,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from archiver.catalog.layout import WATERMARKS
+from archiver.catalog.table_layout import WATERMARKS
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
-from archiver.errors import Corrupted
-from archiver.redaction import excerpt
-from archiver.wording import counted
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted
 
 VERSION = 1
 

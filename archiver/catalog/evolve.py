@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from archiver import failpoints
 from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits
 from archiver.catalog.identity import TableTarget, load_table
 from archiver.catalog.tables import Evolved, SwapOutcome, Tables, TableView, shown
-from archiver.clock import Clock
-from archiver.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.ledger.leader import Leader
-from archiver.schema.state import TopicSchema
-from archiver.schema.table_fit import Fit, fit_table
-from archiver.wording import counted
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.text import counted
+from archiver.schema.evolution.state import TopicSchema
+from archiver.schema.evolution.table_fit import Fit, fit_table
 
 Record = Callable[[TopicSchema], None]
 """Appends a version to the ledger."""

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 
-from archiver.catalog.foreign import change_of, foreign_changes, placed, read_expired
-from archiver.catalog.layout import EXPIRED_CHANGES
+from archiver.catalog.external_changes import change_of, foreign_changes, placed, read_expired
+from archiver.catalog.table_layout import EXPIRED_CHANGES
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.errors import Corrupted
 from archiver.ledger.views import PendingFile, TopicLedger
+from archiver.runtime.errors import Corrupted
 
 
 def expired(view: TableView, pending: Sequence[PendingFile], snapshots_max: int, snapshots_age_s: float, now_us: int) -> tuple[int, ...]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from archiver import failpoints
-from archiver.catalog.layout import (
+from archiver.catalog.specs import left_by_us
+from archiver.catalog.table_layout import (
     CLUSTER_ID,
     FORMAT_VERSION,
     LAYOUT_VERSION,
@@ -20,13 +20,13 @@ from archiver.catalog.layout import (
     stream_fields,
     table_properties,
 )
-from archiver.catalog.specs import left_by_us
 from archiver.catalog.tables import Identifier, Tables, TableView, parse_identifier, shown
-from archiver.errors import Halt, KeyExists, TopicHalted
-from archiver.ids import TopicId
+from archiver.config.settings import TopicSettings
 from archiver.objects.paths import Granularity, table_prefix
 from archiver.objects.store import ObjectStore
-from archiver.settings import TopicSettings
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Halt, KeyExists, TopicHalted
+from archiver.runtime.ids import TopicId
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from archiver.catalog.layout import FORMAT_VERSION, PARTITION_BY, PARTITION_FIELD_ID, bound_number, stream_fields
 from archiver.catalog.specs import spec_id_of
+from archiver.catalog.table_layout import FORMAT_VERSION, PARTITION_BY, PARTITION_FIELD_ID, bound_number, stream_fields
 from archiver.catalog.tables import (
     Evolved,
     Identifier,
@@ -26,12 +26,12 @@ from archiver.catalog.tables import (
     TableView,
     shown,
 )
-from archiver.clock import Clock
-from archiver.errors import KeyExists, NotFound, RetryLater
 from archiver.events.types import DataFile
-from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
-from archiver.schema.past import ids_of
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import KeyExists, NotFound, RetryLater
+from archiver.runtime.ids import IdSource, new_uuid
+from archiver.schema.evolution.field_history import ids_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from archiver import failpoints
 from archiver.catalog.commit import BACKOFF_GROWTH_MAX, CommitLimits
 from archiver.catalog.evidence import Evidence
 from archiver.catalog.identity import TableTarget, check_identity, load_table
-from archiver.catalog.layout import COMMIT_ID, REBUILT, WATERMARKS, table_properties
 from archiver.catalog.specs import named_granularity, newest_spec
 from archiver.catalog.swap import swap
+from archiver.catalog.table_layout import COMMIT_ID, REBUILT, WATERMARKS, table_properties
 from archiver.catalog.tables import Identifier, Prepared, SwapOutcome, Swapped, Tables, TableView, shown
-from archiver.clock import Clock
-from archiver.errors import KeyExists, OutcomeUnknown, RetryLater, TopicHalted
 from archiver.events.types import DataFile
-from archiver.ids import IdSource, new_uuid
 from archiver.objects.paths import Granularity
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import KeyExists, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.ids import IdSource, new_uuid
 
 FILES_MAX = 1000
 """So many files a commit adds at most: what it holds in memory and writes in one request has a bound."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from archiver.catalog.layout import StreamFields
+from archiver.catalog.table_layout import StreamFields
 from archiver.catalog.tables import LiveFile
 from archiver.objects.paths import parse_archive_key
 

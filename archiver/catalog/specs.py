@@ -7,11 +7,11 @@ the writer last saw it. Must never file an archive under a spec of another granu
 
 from __future__ import annotations
 
-from archiver.catalog.layout import PARTITION_BY, PARTITION_FIELD_ID
+from archiver.catalog.table_layout import PARTITION_BY, PARTITION_FIELD_ID
 from archiver.catalog.tables import SpecView, TableView
-from archiver.errors import Halt
 from archiver.events.types import DataFile
 from archiver.objects.paths import ARCHIVE_PREFIX, Granularity, parse_archive_key
+from archiver.runtime.errors import Halt
 
 FIRST_SPEC = SpecView(0, None, PARTITION_FIELD_ID)
 """What archives name while nobody can say more: the one that a table is made with."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archiver import failpoints
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, Tables
-from archiver.errors import OutcomeUnknown
+from archiver.runtime import failpoints
+from archiver.runtime.errors import OutcomeUnknown
 
 
 def swap(tables: Tables, prepared: Prepared, check: Callable[[], None], point: str) -> Swapped:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from archiver.errors import ConfigInvalid
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity
+from archiver.runtime.errors import ConfigInvalid
 
 Identifier = tuple[str, ...]
 """Namespace levels and the table's name, outermost first; the catalog's name is not part of it."""

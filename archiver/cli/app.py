@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from archiver import __version__, packages
+from archiver import __version__
 from archiver.cli import (
     archive,
     audit,
@@ -34,10 +34,11 @@ from archiver.cli import (
     tables,
     topics,
 )
-from archiver.cli.exits import FINE, INTERRUPTED, USAGE, exit_code
-from archiver.errors import ArchiverError
-from archiver.redaction import excerpt, guard_tracebacks
-from archiver.wording import in_sight
+from archiver.cli.exit_codes import FINE, INTERRUPTED, USAGE, exit_code
+from archiver.runtime import package_check
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.redaction import excerpt, guard_tracebacks
+from archiver.runtime.text import in_sight
 
 app = typer.Typer(
     name="archiver",
@@ -107,7 +108,7 @@ def run(arguments: list[str]) -> int:
     if completion.VARIABLE in os.environ:
         completion.begin()
     try:
-        packages.check_own_packages()
+        package_check.check_own_packages()
         result = app(args=arguments, prog_name="archiver", standalone_mode=False)
         sys.stdout.flush()  # Here, where a reader that has gone can still be handled.
     except TyperException as usage:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, beside_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_table, progress
-from archiver.jobs.scope import parse_scope
+from archiver.publish.scope import parse_scope
 
 
 def archive(

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, beside_daemon
 from archiver.cli.completion import complete_scope
-from archiver.cli.exits import FINE, UNTOLD, WRONG
+from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table, progress
-from archiver.errors import OutcomeUnknown, RetryLater
-from archiver.jobs.scope import parse_scope
-from archiver.wording import counted
+from archiver.publish.scope import parse_scope
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.text import counted
 
 CODES = {"valid": FINE, "invalid": WRONG, "unknown": UNTOLD}
 """Exit code by verdict."""

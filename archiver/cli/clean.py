@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, beside_daemon
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, progress
-from archiver.settings_types import format_duration
-from archiver.wording import counted
+from archiver.config.types import format_duration
+from archiver.runtime.text import counted
 
 KEYS_SHOWN_MAX = 20
 """As text, so many keys are shown; the JSON output has every one."""
@@ -45,7 +45,7 @@ def clean(
 
 
 def _print(document: dict[str, Any], grace_s: float) -> None:
-    from reconcile.pin import pin_text
+    from reconcile.snapshot.oldest_required import pin_text
 
     would = "would be " if document["dry_run"] else ""
     for what in ("deleted", "condemned"):

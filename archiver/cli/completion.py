@@ -17,8 +17,8 @@ from typing import Any
 
 import typer
 
-from archiver.errors import ArchiverError
-from archiver.settings_load import read_document
+from archiver.config.yaml_loader import read_document
+from archiver.runtime.errors import ArchiverError
 
 VARIABLE = "_ARCHIVER_COMPLETE"
 """Set by the shell's completion script; typer reads it."""

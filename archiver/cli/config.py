@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.checked import Checked, Verdict, worst
-from archiver.cli.exits import FINE, UNTOLD, WRONG
+from archiver.cli.exit_codes import FINE, UNTOLD, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, config_path, settings_of
 from archiver.cli.output import print_json
-from archiver.clock import SystemClock
-from archiver.errors import ArchiverError, InvalidInput
-from archiver.ids import SystemIds
-from archiver.redaction import redacted
-from archiver.settings import CompileSettings, Problems, SchemaRegistrySettings, SchemaSettings, Settings, load_settings
-from archiver.wording import counted
+from archiver.config.settings import CompileSettings, Problems, SchemaRegistrySettings, SchemaSettings, Settings, load_settings
+from archiver.runtime.check_result import Checked, Verdict, worst
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ArchiverError, InvalidInput
+from archiver.runtime.ids import SystemIds
+from archiver.runtime.redaction import redacted
+from archiver.runtime.text import counted
 
 app = typer.Typer(help="Check, show and describe the configuration.", no_args_is_help=True)
 
@@ -101,7 +101,7 @@ def _sources(settings: Settings, output: Output) -> list[Checked]:
     """What the Kafka clusters of sources said; printed while they are asked."""
     found = []
     for kafka in [source.kafka for source in settings.sources if source.kafka is not None]:
-        from intake.sources.kafka_check import check_source
+        from intake.sources.kafka.check import check_source
 
         one = check_source(kafka, [topic.name for topic in settings.topics if topic.mirrored], SystemClock())
         found.append(one)

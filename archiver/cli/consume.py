@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_scope
-from archiver.cli.exits import FINE
-from archiver.cli.following import ended_by_signals, wait_for_more
+from archiver.cli.exit_codes import FINE
+from archiver.cli.long_output import ended_by_signals, wait_for_more
 from archiver.cli.options import ConfigOption, application
 from archiver.cli.output import progress
-from archiver.clock import SystemClock
-from archiver.errors import Corrupted, InvalidInput, RetryLater, no_partition
-from archiver.ids import TopicId
-from archiver.jobs.scope import parse_scope
-from archiver.jobs.topic_setup import fetch_schemas, recorded_schemas
+from archiver.publish.scope import parse_scope
+from archiver.refine.prepare_topic import fetch_schemas, recorded_schemas
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import Corrupted, InvalidInput, RetryLater, no_partition
+from archiver.runtime.ids import TopicId
+from archiver.runtime.text import counted
 from archiver.stream.decode import Decoder
 from archiver.stream.records import StreamRecord
-from archiver.wording import counted
 from intake.record_json import record_json
 
 if TYPE_CHECKING:
-    from archiver.assemble import Application
-    from intake.fold_state import TopicState
+    from archiver.app.application import Application
+    from intake.log.fold_state import TopicState
 
 POLL_S = 0.3
 """With --follow, time between two looks at the log's tail."""

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from archiver.cli import here
+from archiver.cli import command_path
 from archiver.cli.audit import CODES
 from archiver.cli.options import Output, OutputOption
 from archiver.cli.output import print_json, progress
-from archiver.clock import SystemClock
-from archiver.settings import load_settings
+from archiver.config.settings import load_settings
+from archiver.runtime.clock import SystemClock
 
 
 def demo(
@@ -21,14 +21,14 @@ def demo(
     output: OutputOption = Output.TEXT,
 ) -> int:
     """Take a year of flights from New York all the way into tables, query them, and audit them."""
-    from archiver.assemble import open_application
+    from archiver.app.application import open_application
     from archiver.demo.run import run_demo
-    from archiver.java import require_java
+    from archiver.spark.java import require_java
 
     require_java(os.environ)
     report = run_demo(directory, lambda path: open_application(load_settings(path, os.environ), os.environ), SystemClock(), progress)
     if output is Output.JSON:
         print_json(report.to_json())
     else:
-        print("\n".join(report.lines(here.archiver(), here.spark_sql())))
+        print("\n".join(report.lines(command_path.archiver(), command_path.spark_sql())))
     return CODES[report.verdict]

@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, beside_daemon
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table, progress
-from archiver.jobs.replay_report import FILES_MAX
-from archiver.jobs.scope import parse_scope
-from archiver.wording import counted
+from archiver.publish.scope import parse_scope
+from archiver.rewrite.replay_report import FILES_MAX
+from archiver.runtime.text import counted
 
 RECORDS_MAX = 100
 

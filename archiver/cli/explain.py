@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli.beside import last_rounds
+from archiver.cli.admin_client import last_rounds
 from archiver.cli.completion import complete_scope
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json
-from archiver.redaction import redacted
+from archiver.runtime.redaction import redacted
 
 if TYPE_CHECKING:
     from archiver.status.explain import Explanation
@@ -36,7 +36,7 @@ def explain(
             stuck = next((item["stuck"] for item in rounds["topics"] if item["topic"] == topic), None)
             found = app.explain(topic, partition, offset, stuck)
     if output is Output.JSON:
-        from archiver.status.telling import document_of
+        from archiver.status.explanation_text import document_of
 
         print_json(document_of(found))
     else:
@@ -45,7 +45,7 @@ def explain(
 
 
 def _print(found: Explanation) -> None:
-    from archiver.status.telling import lines_of
+    from archiver.status.explanation_text import lines_of
 
     for line in lines_of(found):
         print(redacted(line))

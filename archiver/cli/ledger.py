@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archiver.cli.exits import FINE, USAGE
+from archiver.cli.exit_codes import FINE, USAGE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import human_bytes, print_json, print_line, print_table, progress
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events import codec, json_form
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.event_reader import EventReader
 from archiver.log.reading import entries_from
-from archiver.wording import counted
+from archiver.runtime.errors import Corrupted, InvalidInput
+from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
-    from archiver.assemble import Application
+    from archiver.app.application import Application
 
 app = typer.Typer(help="Look at the control log, and at control events.", no_args_is_help=True)
 

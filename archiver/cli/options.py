@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.arrow import put_off_pandas
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from archiver.assemble import Application
+    from archiver.app.application import Application
 
 CONFIG_VARIABLE = "ARCHIVER_CONFIG"
 
@@ -61,6 +61,6 @@ def application(given: Path | None) -> Application:
 def application_of(settings: Settings) -> Application:
     """As `application`, with settings that were loaded before."""
     put_off_pandas()
-    from archiver.assemble import open_application
+    from archiver.app.application import open_application
 
     return open_application(settings, os.environ)

@@ -1,6 +1,6 @@
 """Printing: JSON documents for programs, tables for people, progress on a terminal and plain lines elsewhere.
 
-Promises that nothing is printed that `archiver.redaction` knows to be secret, and that no text of others sets colours or steers the
+Promises that nothing is printed that `archiver.runtime.redaction` knows to be secret, and that no text of others sets colours or steers the
 terminal.
 """
 
@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from archiver.redaction import redacted, redacted_document
-from archiver.wording import in_sight
+from archiver.runtime.redaction import redacted, redacted_document
+from archiver.runtime.text import in_sight
 
 
 def print_json(document: object) -> None:

@@ -13,15 +13,15 @@ from typing import Annotated, BinaryIO
 import typer
 
 from archiver.cli.completion import complete_topic
-from archiver.cli.exits import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
+from archiver.cli.exit_codes import FINE, INTERRUPTED, UNTOLD, USAGE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_line
 from archiver.cli.stopping import stoppable, stopped_by_signals, until_stopped
-from archiver.errors import InvalidInput
-from archiver.jobs.sending import EndedTransaction, Sending, Sent, WholeInput
-from archiver.redaction import redacted
-from archiver.wording import counted
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.redaction import redacted
+from archiver.runtime.text import counted
 from intake.inputs import Place, read_inputs
+from intake.produce_stream import EndedTransaction, Sending, Sent, WholeInput
 from intake.record_json import Input
 
 ERRORS_SHOWN_MAX = 20

@@ -11,15 +11,15 @@ from typing import Annotated
 import typer
 
 from archiver.cli.completion import complete_sql
-from archiver.cli.exits import FINE
+from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_table, progress
-from archiver.errors import Halt, InvalidInput
+from archiver.config.settings import TopicSettings
+from archiver.config.types import parse_size
 from archiver.query.duck import Limits, Result, asked, default_threads, table_names
 from archiver.query.faithful import faithful
-from archiver.settings import TopicSettings
-from archiver.settings_types import parse_size
-from archiver.wording import counted
+from archiver.runtime.errors import Halt, InvalidInput
+from archiver.runtime.text import counted
 
 ROWS_MAX = 1000
 TABLES_SHOWN = 10

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.beside import Answered, beside_daemon
+from archiver.cli.admin_client import Answered, beside_daemon
 from archiver.cli.completion import complete_topic
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, progress
-from archiver.errors import InvalidInput
-from archiver.wording import counted
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.text import counted
 
 FINDINGS_SHOWN_MAX = 50
 """As text, so many findings are shown; the JSON output has every one."""

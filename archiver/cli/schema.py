@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.cli.completion import complete_topic
-from archiver.cli.exits import FINE, WRONG
+from archiver.cli.exit_codes import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.errors import InvalidInput, no_topic
-from archiver.wording import counted
+from archiver.runtime.errors import InvalidInput, no_topic
+from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
-    from archiver.assemble import Application
-    from archiver.schema.descriptors import Source
-    from archiver.schema.state import TopicSchema
-    from archiver.settings import SchemaSettings
+    from archiver.app.application import Application
+    from archiver.config.settings import SchemaSettings
+    from archiver.schema.evolution.state import TopicSchema
+    from archiver.schema.protobuf.descriptors import Source
     from archiver.status.mapping import SchemaPlan
 
 app = typer.Typer(
@@ -173,7 +173,7 @@ def _planned(
 
 
 def _compared(against: Path, side: SideOption, descriptor_set: Path | None, protos: Path | None, message: str | None) -> SchemaPlan:
-    from archiver.schema.descriptors import load_source
+    from archiver.schema.protobuf.descriptors import load_source
     from archiver.status.mapping import first_version, plan_of
 
     newer = _given(descriptor_set, protos, message, None)
@@ -184,11 +184,11 @@ def _compared(against: Path, side: SideOption, descriptor_set: Path | None, prot
 
 def _given(descriptor_set: Path | None, protos: Path | None, message: str | None, group: SchemaSettings | None) -> Source:
     """The schema that the command line names, read as the topic's settings say."""
-    from archiver.clock import SystemClock
+    from archiver.config.settings import ProtosSettings, SchemaRegistrySettings, SchemaSettings
+    from archiver.config.types import Surroundings
     from archiver.registry.fetch import SchemaFetcher
-    from archiver.schema.tree import RECURSION_DEPTH
-    from archiver.settings import ProtosSettings, SchemaRegistrySettings, SchemaSettings
-    from archiver.settings_types import Surroundings
+    from archiver.runtime.clock import SystemClock
+    from archiver.schema.protobuf.tree import RECURSION_DEPTH
 
     name = message or (None if group is None else group.message)
     if (descriptor_set is None) == (protos is None):
@@ -209,7 +209,7 @@ def _given(descriptor_set: Path | None, protos: Path | None, message: str | None
 
 def _history(app_: Application, topic: str) -> list[TopicSchema]:
     """Every recorded schema of a topic, the oldest first; raises `NotFound` for a topic that is neither there nor configured."""
-    from archiver.schema.state import TopicSchema
+    from archiver.schema.evolution.state import TopicSchema
 
     topics = app_.intake().topics_by_name
     if topic not in topics:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from archiver.cli.options import ConfigOption, config_path
+from archiver.config.settings import load_settings
 from archiver.daemon.signals import Signals
-from archiver.errors import InvalidInput
-from archiver.settings import load_settings
+from archiver.runtime.errors import InvalidInput
 
 ROLES = ("intake", "archive", "reconcile")
 
@@ -31,9 +31,9 @@ def serve(
     settings = load_settings(path, os.environ)
     chosen = frozenset(settings.roles) if roles is None else parse_roles(roles)
     with Signals() as signals:  # Before the imports, which take longer than all that came before.
-        from archiver.assemble import arm_failpoints
-        from archiver.serving import Daemon
-        from archiver.telemetry import setup_logging
+        from archiver.app.application import arm_failpoints
+        from archiver.daemon.daemon import Daemon
+        from archiver.runtime.logging import setup_logging
 
         setup_logging(logging.INFO)
         arm_failpoints(settings, os.environ)

@@ -7,19 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from archiver.cli.beside import last_rounds, readiness
-from archiver.cli.exits import FINE, WRONG
+from archiver.cli.admin_client import last_rounds, readiness
+from archiver.cli.exit_codes import FINE, WRONG
 from archiver.cli.options import ConfigOption, Output, OutputOption, application_of, config_path, settings_of
 from archiver.cli.output import human_bytes, print_json, print_table
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid
-from archiver.redaction import redacted_document
-from archiver.rfc3339 import parse_time
-from archiver.settings import Settings
+from archiver.config.settings import Settings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.redaction import redacted_document
+from archiver.runtime.rfc3339 import parse_time
+from archiver.runtime.text import counted, moment
 from archiver.status.ages import age, count
 from archiver.status.document import ENDS, status_document
-from archiver.status.standing import STAGES
-from archiver.wording import counted, moment
+from archiver.status.lag import STAGES
 
 PARTITIONS_SHOWN = 50
 """Partitions that the text shows, those that are behind; the JSON document has all of them."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, BinaryIO
 
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 from intake.record_json import Input
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)

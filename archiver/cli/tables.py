@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from archiver.catalog import engines
-from archiver.cli import here
+from archiver.cli import command_path
 from archiver.cli.completion import complete_topic
-from archiver.cli.exits import FINE
+from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.errors import Halt, InvalidInput, no_topic
-from archiver.objects.place import StorePlace
+from archiver.config.settings import Settings, TopicSettings
+from archiver.objects.location import StorePlace
 from archiver.query.columns import columns_by_id
 from archiver.query.views import gone_text, is_gone
-from archiver.settings import Settings, TopicSettings
-from archiver.wording import counted
+from archiver.runtime.errors import Halt, InvalidInput, no_topic
+from archiver.runtime.text import counted
 
 if TYPE_CHECKING:
-    from archiver.assemble import Application
+    from archiver.app.application import Application
     from archiver.catalog.tables import TableView
 
 
@@ -93,7 +93,7 @@ def _describe(app: Application, settings: TopicSettings) -> dict[str, object]:
     properties = app.catalogs.shown(catalog)
     query = f"SELECT * FROM {table} LIMIT 10"  # noqa: S608 - printed, not run
     place = StorePlace.of(app.settings.data)
-    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, here.spark_sql()))
+    document["spark"] = "\n".join(engines.spark_sql(catalog, properties, place, query, command_path.spark_sql()))
     document["trino"] = engines.trino(catalog, table)
     document["trino_catalog"] = engines.trino_catalog(properties, place)
     document["duckdb"] = _duckdb(view, [item.path for item in found]) if found else None
@@ -107,9 +107,9 @@ def _duckdb_text(item: Mapping[str, object], in_full: bool) -> str:
     if not in_full:
         files = int(str(item["files"]))
         return (
-            f"-- in DuckDB, always the current rows:\n{here.archiver()} query {query}\n"
+            f"-- in DuckDB, always the current rows:\n{command_path.archiver()} query {query}\n"
             "-- in a DuckDB of your own: "
-            f"`{here.archiver()} tables --topic {item['topic']} --files` lists its current {counted(files, 'file')}"
+            f"`{command_path.archiver()} tables --topic {item['topic']} --files` lists its current {counted(files, 'file')}"
         )
     head = f"-- in DuckDB, the files of snapshot {item['snapshot_id']}; stale after the next commit, so print it again then:"
     return "\n".join(str(line) for line in (head, item["duckdb_secret"], item["duckdb"]) if line is not None)

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 
 from archiver.cli.completion import complete_topic
-from archiver.cli.exits import FINE
+from archiver.cli.exit_codes import FINE
 from archiver.cli.options import ConfigOption, Output, OutputOption, application
 from archiver.cli.output import print_json, print_table
-from archiver.errors import ConfigInvalid, InvalidInput
-from archiver.jobs.positions import PartitionPosition, positions, troubles
 from archiver.objects.paths import table_prefix
-from archiver.wording import counted
-from intake.fold import TopicState
+from archiver.publish.progress import PartitionPosition, positions, troubles
+from archiver.runtime.errors import ConfigInvalid, InvalidInput
+from archiver.runtime.text import counted
+from intake.log.fold import TopicState
 
 app = typer.Typer(help="Look at topics, create those of the configuration, and delete what is not wanted any more.", no_args_is_help=True)
 

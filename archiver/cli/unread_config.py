@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from archiver.cli.beside import place_of
-from archiver.errors import ConfigInvalid
-from archiver.settings_daemon import HttpSettings
-from archiver.settings_load import read_document
-from archiver.settings_types import parse_listen
+from archiver.cli.admin_client import place_of
+from archiver.config.daemon import HttpSettings
+from archiver.config.types import parse_listen
+from archiver.config.yaml_loader import read_document
+from archiver.runtime.errors import ConfigInvalid
 
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", re.ASCII)
 """What may stand in an address that a user opens or pastes."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archiver.checked import Checked, Finding, Verdict
-from archiver.clock import Clock
+from archiver.config.events import ControlTopicSettings
 from archiver.control_topic.kafka_topic import KafkaTopic, TopicLimits, TopicSeen
-from archiver.errors import ArchiverError, Halt
-from archiver.settings_events import ControlTopicSettings
-from archiver.wording import counted
+from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Halt
+from archiver.runtime.text import counted
 
 BESIDE_BYTES = 4096
 """Room in a batch for what stands beside an event: key, headers, and what a broker counts besides."""

@@ -20,14 +20,14 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]  # its __init__ has no __all__
 
-from archiver.clock import Clock
 from archiver.control_topic.waves import BYTES_MAX, EVENTS_MAX, TopicRecord
-from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
-from archiver.redaction import MESSAGE_MAX, excerpt
-from archiver.wording import counted
-from intake.sources.kafka_client import common_properties, id_bytes, is_leaderless, later, unmade
-from intake.sources.kafka_client_log import ClientEar, ClientListener, ClientLog
-from intake.sources.kafka_numbers import known_size
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.runtime.text import counted
+from intake.sources.kafka.client import common_properties, id_bytes, is_leaderless, later, unmade
+from intake.sources.kafka.client_log import ClientEar, ClientListener, ClientLog
+from intake.sources.kafka.numbers import known_size
 
 RECORD_BYTES_MAX = 1_000_000_000
 """What the library takes at most; the brokers' own limit is the one that counts."""

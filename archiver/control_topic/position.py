@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from archiver.clock import Clock
-from archiver.errors import Corrupted, Halt, RetryLater, Trimmed
-from archiver.ids import IdSource, new_entry_id
 from archiver.ledger.event_reader import Mark
-from archiver.log.settle import AppendSettings, append_settled
+from archiver.log.append_retry import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import control_topic_pb2 as pb
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Corrupted, Halt, RetryLater, Trimmed
+from archiver.runtime.ids import IdSource, new_entry_id
 
 LOG = "published"
 FORMAT = 1

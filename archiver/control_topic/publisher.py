@@ -19,12 +19,12 @@ from typing import Protocol
 from archiver.control_topic.destination import Destination
 from archiver.control_topic.position import Position, Positions
 from archiver.control_topic.waves import record_of, waves
-from archiver.errors import ArchiverError, Corrupted, OutcomeUnknown
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.entries import parse_entry
 from archiver.ledger.event_reader import BEGINNING, EventReader, LedgerEvent, Mark
 from archiver.log.lease import Lease
 from archiver.log.store import Entry, Log
+from archiver.runtime.errors import ArchiverError, Corrupted, OutcomeUnknown
 
 READ_ENTRIES = 100
 """Entries of the control log that are in memory at a time, and after which the position is moved at the latest."""

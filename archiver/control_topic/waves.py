@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from archiver.events import codec
 from archiver.events.types import CommitComplete, CommitToTable
 from archiver.ledger.event_reader import LedgerEvent
-from archiver.rfc3339 import format_time
+from archiver.runtime.rfc3339 import format_time
 
 EVENTS_MAX = 100
 """Of a wave."""

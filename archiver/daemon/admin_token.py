@@ -9,10 +9,10 @@ import os
 import stat
 from pathlib import Path
 
-from archiver.errors import Halt, RetryLater
-from archiver.ids import IdSource
-from archiver.redaction import hide
-from archiver.settings_daemon import TOKEN_MIN
+from archiver.config.daemon import TOKEN_MIN
+from archiver.runtime.errors import Halt, RetryLater
+from archiver.runtime.ids import IdSource
+from archiver.runtime.redaction import hide
 
 TOKEN_BYTES = 32
 _TEXT_BYTES_MAX = 4096

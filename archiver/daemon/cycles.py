@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from archiver.clock import Clock
-from archiver.errors import ArchiverError, Deposed, Halt, InvalidInput, LeaseHeld, NotFound
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Deposed, Halt, InvalidInput, LeaseHeld, NotFound
 from archiver.status.journal import Cycle, Journal, Outcome
 
 _log = logging.getLogger(__name__)

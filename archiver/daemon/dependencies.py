@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from archiver.catalog.tables import Tables, parse_identifier
-from archiver.clock import Clock
-from archiver.errors import Halt, RetryLater
-from archiver.java import require_java
+from archiver.config.settings import Settings
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity, read_cluster
 from archiver.objects.store import ObjectStore
-from archiver.settings import Settings
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Halt, RetryLater
+from archiver.spark.java import require_java
 
 JAVA_AGAIN_S = 60.0
 """A Java that was found is looked for again after so long; asking it takes a tenth of a second of a core."""

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from archiver.clock import Clock
+from archiver.runtime.clock import Clock
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from archiver.clock import Clock
-from archiver.errors import ArchiverError, NotPermitted
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, NotPermitted
 from archiver.status.journal import Journal
 
 _log = logging.getLogger(__name__)

@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from archiver.daemon.cycles import Cycles, Told
-from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling, told_of_replay
+from archiver.daemon.summaries import told_of_audit, told_of_cleaning, told_of_reconciling, told_of_replay
 from archiver.daemon.tick import Tick
-from archiver.errors import InvalidInput, NotFound, RetryLater
-from archiver.exits import FINE, UNTOLD, WRONG, Done
-from archiver.jobs.replay import ReplayRun
-from archiver.jobs.replay_report import FILES_MAX
-from archiver.jobs.run import ArchiveRun
-from archiver.jobs.scope import Scope, parse_scope
+from archiver.publish.round import ArchiveRun
+from archiver.publish.scope import Scope, parse_scope
+from archiver.rewrite.replay import ReplayRun
+from archiver.rewrite.replay_report import FILES_MAX
+from archiver.runtime.errors import InvalidInput, NotFound, RetryLater
+from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG, Done
 from archiver.status.journal import Journal
-from archiver.status.numbers import Numbers
-from reconcile.clean import CleanRun
-from reconcile.reconcile_run import ReconcileRun
+from archiver.status.metric_registry import Numbers
+from reconcile.repair.run import ReconcileRun
+from reconcile.vacuum.clean import CleanRun
 
 Progress = Callable[[str], None]
 

@@ -12,13 +12,13 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self
 
-from archiver.clock import Clock
-from archiver.errors import ConfigInvalid
-from archiver.redaction import MESSAGE_MAX, excerpt
-from archiver.settings import Settings
-from archiver.settings_telemetry import OtlpSettings
-from archiver.status.families import Family
-from archiver.telemetry_metrics import METRICS
+from archiver.config.settings import Settings
+from archiver.config.telemetry import OtlpSettings
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.metric_names import METRICS
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.status.lag_metrics import Family
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import Metric, MetricsData

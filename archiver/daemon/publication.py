@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from archiver.control_topic.publisher import EventPublisher, PublishedState
 from archiver.daemon.cycles import Told, told_of
-from archiver.errors import ArchiverError, LeaseHeld
-from archiver.redaction import MESSAGE_MAX, excerpt
-from archiver.wording import counted
+from archiver.runtime.errors import ArchiverError, LeaseHeld
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.runtime.text import counted
 
 
 class Publication:

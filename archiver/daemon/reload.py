@@ -13,9 +13,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, TopicSettings
-from archiver.settings_types import format_duration
+from archiver.config.settings import Settings, TopicSettings
+from archiver.config.types import format_duration
+from archiver.runtime.errors import ConfigInvalid
 
 APPLIED = (
     "archive",

@@ -17,7 +17,7 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from archiver.clock import Clock
+from archiver.runtime.clock import Clock
 
 OVERDUE_S = 60.0
 """A scheduler that has not even tried to start a job so long after its time is stuck."""

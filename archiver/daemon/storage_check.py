@@ -9,28 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from archiver.checked import Checked, Finding, Verdict
-from archiver.clock import Clock
-from archiver.daemon.places import (
+from archiver.config.metadata import EtcdSettings, SqliteSettings
+from archiver.config.settings import Settings
+from archiver.daemon.storage_preflight import (
     check_data_place,
     check_database_rights,
     check_metadata_place,
     check_state_folder_place,
     earlier_trace,
 )
-from archiver.errors import ArchiverError, OutcomeUnknown, RetryLater
-from archiver.ids import IdSource
 from archiver.log.sqlite import tails
 from archiver.objects.cluster import read_cluster
-from archiver.objects.guarantees import PROBE, check_new_object
+from archiver.objects.conditional_put_check import PROBE, check_new_object
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
 from archiver.objects.paths import probe_key, store_probe_key
-from archiver.objects.place import StorePlace
 from archiver.objects.store import ObjectStore
-from archiver.settings import Settings
-from archiver.settings_metadata import EtcdSettings, SqliteSettings
-from archiver.wording import counted
+from archiver.runtime.check_result import Checked, Finding, Verdict
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import IdSource
+from archiver.runtime.text import counted
 
 TRIES_MAX = 2
 LOGS = ("intake", "control")
@@ -127,7 +127,7 @@ def _of_sqlite(settings: Settings, sqlite: SqliteSettings) -> Iterator[Finding]:
 
 
 def _of_etcd(etcd: EtcdSettings, clock: Clock, probe: bool) -> Iterator[Finding]:
-    from archiver.log.etcd_check import EtcdLook
+    from archiver.log.metadata_check import EtcdLook
 
     check = "state folder"
     try:

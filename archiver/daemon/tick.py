@@ -11,13 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from archiver.clock import Clock
+from archiver.config.settings import Settings
 from archiver.daemon.cycles import Told
-from archiver.daemon.telling import told_of_archiving
-from archiver.errors import Deposed, LeaseHeld, RetryLater
-from archiver.jobs.looks import Looks
-from archiver.jobs.report import ArchiveReport, TopicReport
-from archiver.settings import Settings
+from archiver.daemon.summaries import told_of_archiving
+from archiver.publish.report import ArchiveReport, TopicReport
+from archiver.refine.schedule import Looks
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Deposed, LeaseHeld, RetryLater
 
 _log = logging.getLogger(__name__)
 

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from archiver.daemon.again import Again
+from archiver.daemon.backoff import Again
 from archiver.daemon.cycles import Cycles, Told
 from archiver.daemon.operations import Deployment
-from archiver.daemon.sight import Sight
-from archiver.daemon.telling import told_of_audit, told_of_cleaning, told_of_reconciling
-from archiver.errors import ArchiverError
-from archiver.status.numbers import Numbers
-from intake.checkpointer import Checkpointer
-from reconcile.pin import Pin
+from archiver.daemon.status_poller import Sight
+from archiver.daemon.summaries import told_of_audit, told_of_cleaning, told_of_reconciling
+from archiver.runtime.errors import ArchiverError
+from archiver.status.metric_registry import Numbers
+from intake.log.checkpointer import Checkpointer
+from reconcile.snapshot.oldest_required import Pin
 
 _log = logging.getLogger(__name__)
 

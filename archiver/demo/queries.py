@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 
 
 @dataclass(frozen=True)

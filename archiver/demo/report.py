@@ -14,8 +14,8 @@ from pathlib import Path
 from archiver.catalog.engines import spark_sql
 from archiver.demo.queries import Answer, view_sql
 from archiver.demo.settings import CATALOG, catalog_path
-from archiver.objects.place import StorePlace
-from archiver.wording import counted
+from archiver.objects.location import StorePlace
+from archiver.runtime.text import counted
 
 REASONS_MAX = 5
 """So many partitions that are not valid are explained on the page; `archiver audit` has them all."""

@@ -15,15 +15,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from archiver.catalog.tables import LiveFile, TableView
-from archiver.clock import Clock
 from archiver.demo.flights import TOPICS, find_data, load_tables, pieces
 from archiver.demo.queries import ask
 from archiver.demo.report import DemoReport, Step, TableReport
 from archiver.demo.settings import CATALOG, prepare, table_name
-from archiver.errors import Halt, OutcomeUnknown, RetryLater
-from archiver.jobs.report import ArchiveReport
-from archiver.wording import counted
-from intake.acknowledgements import PendingBatch
+from archiver.publish.report import ArchiveReport
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
+from archiver.runtime.text import counted
+from intake.write.acknowledgements import PendingBatch
 
 ACKNOWLEDGED_WITHIN_S = 60.0
 """A closed writer has settled everything; this only bounds the wait if it has not."""
@@ -33,7 +33,7 @@ Progress = Callable[[str], None]
 
 
 class DemoWriter(Protocol):
-    """The part of `intake.writer.IntakeWriter` the demo needs."""
+    """The part of `intake.write.writer.IntakeWriter` the demo needs."""
 
     def send_batch(self, topic: str, batch: pa.RecordBatch) -> PendingBatch:
         """Queue a batch for its partitions; waits while the queue is full."""
@@ -43,14 +43,14 @@ class DemoWriter(Protocol):
 
 
 class DemoArchiving(Protocol):
-    """The part of `archiver.jobs.run.ArchiveRun` the demo needs."""
+    """The part of `archiver.publish.round.ArchiveRun` the demo needs."""
 
     def run(self, scope: None, *, everything: bool) -> ArchiveReport:
         """Archive all that is stable."""
 
 
 class DemoApplication(Protocol):
-    """The part of `archiver.assemble.Application` the demo needs."""
+    """The part of `archiver.app.application.Application` the demo needs."""
 
     def writer(self) -> DemoWriter:
         """A new intake writer; every configured topic exists then."""

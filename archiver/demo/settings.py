@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 
 from archiver.demo import flights_pb2
 from archiver.demo.flights import TOPICS
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 
 MARKER = "this-is-a-demo.txt"
 CONFIGURATION = "archiver.yaml"

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events.avro_schema import Array, Fixed, Optional, Primitive, Record, Schema
+from archiver.runtime.errors import Corrupted, InvalidInput
 
 _INT_RANGE = (-(2**31), 2**31 - 1)
 _LONG_RANGE = (-(2**63), 2**63 - 1)

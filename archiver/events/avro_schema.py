@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archiver.errors import Corrupted
+from archiver.runtime.errors import Corrupted
 
 DEPTH_MAX = 32
 """Levels of nesting in a schema, with names replaced by what they stand for. Events use ten."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from archiver.errors import Corrupted, InvalidInput
-from archiver.events import avro, avro_schema, layout, partitions
-from archiver.events.layout import Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
+from archiver.events import avro, avro_schema, event_fields, partitions
+from archiver.events.event_fields import Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
 from archiver.events.schemas import TEXT_BYTES_MAX, from_wire_text, schema_text
 from archiver.events.types import TYPE_OF_PAYLOAD, Event, PartitionField
+from archiver.runtime.errors import Corrupted, InvalidInput
 
 MAGIC = b"\xc2\x01"
 SCHEMAS_CACHED = 64
@@ -54,8 +54,8 @@ def encode(event: Event, partition_fields: Sequence[PartitionField] = (), *, tab
         raise InvalidInput(f"{type(event.payload).__name__} is not the payload of a control event")
     fields = tuple(partition_fields)
     text = schema_text(event.type, fields, table_uuid, legacy)
-    writer = _Writer(fields, layout.left_out(table_uuid, legacy))
-    outer = layout.struct_of(event.type, legacy)
+    writer = _Writer(fields, event_fields.left_out(table_uuid, legacy))
+    outer = event_fields.struct_of(event.type, legacy)
     datum = [writer.wire(one.kind, int(event.type) if one.name == "type" else getattr(event, one.attribute)) for one in outer.fields]
     return join(text, avro.write_datum(_parsed(text), datum))
 
@@ -170,20 +170,20 @@ class _Plan:
 def _plan(text: bytes) -> _Plan:
     schema = _parsed(text)
     name = schema.name if isinstance(schema, avro_schema.Record) else "no record"
-    if name not in (layout.EVENT, layout.LEGACY_EVENT):
-        raise Corrupted(f"the schema of the event describes {name!r:.200}; known are {layout.EVENT} and {layout.LEGACY_EVENT}")
+    if name not in (event_fields.EVENT, event_fields.LEGACY_EVENT):
+        raise Corrupted(f"the schema of the event describes {name!r:.200}; known are {event_fields.EVENT} and {event_fields.LEGACY_EVENT}")
     assert isinstance(schema, avro_schema.Record)
-    legacy = name == layout.LEGACY_EVENT
+    legacy = name == event_fields.LEGACY_EVENT
     struct = _payload_struct(schema, legacy)
     matcher = _Matcher()
-    outer = layout.legacy_event_struct(struct) if legacy else layout.event_struct(struct)
+    outer = event_fields.legacy_event_struct(struct) if legacy else event_fields.event_struct(struct)
     reader = matcher.match(outer, schema)
     return _Plan(schema, reader, matcher.partition_fields, matcher.table_uuid, legacy)
 
 
 def _payload_struct(schema: avro_schema.Record, legacy: bool) -> Struct:
     """The table of the payload, found by the name of its record, as Java finds the class."""
-    known = {struct.name: struct for struct in (layout.LEGACY_PAYLOADS if legacy else layout.PAYLOADS).values()}
+    known = {struct.name: struct for struct in (event_fields.LEGACY_PAYLOADS if legacy else event_fields.PAYLOADS).values()}
     for one in schema.fields:
         if one.name == "payload" and isinstance(one.schema, avro_schema.Record):
             if one.schema.name in known:
@@ -216,21 +216,21 @@ class _Matcher:
     def _match_struct(self, struct: Struct, node: avro_schema.Record) -> _Read:
         if node.name != struct.name:
             raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {struct.name} is expected")
-        known: dict[Any, layout.Field] = {(one.name if struct.by_name else one.field_id): one for one in struct.fields}
+        known: dict[Any, event_fields.Field] = {(one.name if struct.by_name else one.field_id): one for one in struct.fields}
         readers: list[tuple[str, _Read]] = []
         for one in node.fields:
             key = one.name if struct.by_name else _field_id(node, one)
             field = known.pop(key, None)
             if field is None:
                 raise Corrupted(f"{node.name} has the field {one.name!r:.200} ({key!r:.200}), which is unknown or there twice")
-            self.table_uuid |= field.field_id == layout.TABLE_UUID_ID
+            self.table_uuid |= field.field_id == event_fields.TABLE_UUID_ID
             readers.append((field.attribute, self._match_field(field, one.schema)))
         if missing := [one.name for one in known.values() if not one.optional]:
             raise Corrupted(f"{node.name} lacks the fields {', '.join(missing)}")
         make = struct.make
         return lambda values: make(**{name: reader(value) for (name, reader), value in zip(readers, values, strict=True)})
 
-    def _match_field(self, field: layout.Field, node: avro_schema.Schema) -> _Read:
+    def _match_field(self, field: event_fields.Field, node: avro_schema.Schema) -> _Read:
         reader = self.match(field.kind, node.schema if isinstance(node, avro_schema.Optional) else node)
         if field.optional:
             return lambda value: field.if_null if value is None else reader(value)
@@ -243,8 +243,8 @@ class _Matcher:
         return required
 
     def _match_partition(self, node: avro_schema.Record) -> _Read:
-        if node.name != layout.PARTITION_DATA:
-            raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {layout.PARTITION_DATA} is expected")
+        if node.name != event_fields.PARTITION_DATA:
+            raise Corrupted(f"the schema of the event has a record {node.name!r:.200} where {event_fields.PARTITION_DATA} is expected")
         fields: list[PartitionField] = []
         kinds: list[partitions.PartitionType] = []
         for one in node.fields:

@@ -14,14 +14,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from archiver.errors import InvalidInput
-from archiver.events import layout, partitions
+from archiver.events import event_fields, partitions
 from archiver.events.avro import shown
 from archiver.events.codec import Decoded
-from archiver.events.layout import Field, Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
+from archiver.events.event_fields import Field, Kind, ListOf, MapOf, PartitionTuple, Scalar, Struct
 from archiver.events.specs import partition_fields
 from archiver.events.times import iso_time, time_us_of
 from archiver.events.types import Event, EventType, PartitionField
+from archiver.runtime.errors import InvalidInput
 
 _FIELD_ID = re.compile("-?[0-9]{1,10}")
 _TIMESTAMP, _MILLIS = Scalar("timestamp"), Scalar("millis")
@@ -32,7 +32,7 @@ def to_json(decoded: Decoded) -> dict[str, Any]:
     event = decoded.event
     writer = _Writer(decoded)
     tree: dict[str, Any] = {}
-    for one in layout.struct_of(event.type, decoded.legacy).fields:
+    for one in event_fields.struct_of(event.type, decoded.legacy).fields:
         if one.name == "type":
             tree |= {"type": int(event.type), "type_name": _type_name(event.type, decoded.legacy)}
         elif isinstance(one.kind, Struct):
@@ -43,13 +43,13 @@ def to_json(decoded: Decoded) -> dict[str, Any]:
 
 
 def _type_name(kind: EventType, legacy: bool) -> str:
-    return layout.LEGACY_TYPE_NAMES[kind] if legacy else kind.name
+    return event_fields.LEGACY_TYPE_NAMES[kind] if legacy else kind.name
 
 
 class _Writer:
     def __init__(self, decoded: Decoded) -> None:
         self._fields = [(one, partitions.parse_type(one.type)) for one in decoded.partition_fields]
-        self._left_out = layout.left_out(decoded.table_uuid, decoded.legacy)
+        self._left_out = event_fields.left_out(decoded.table_uuid, decoded.legacy)
 
     def struct(self, struct: Struct, value: Any) -> dict[str, Any]:
         tree: dict[str, Any] = {}
@@ -111,7 +111,7 @@ def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = 
     name = _get(payload, "class", str)
     known = {
         struct.short_name: (kind, legacy)
-        for legacy, structs in ((False, layout.PAYLOADS), (True, layout.LEGACY_PAYLOADS))
+        for legacy, structs in ((False, event_fields.PAYLOADS), (True, event_fields.LEGACY_PAYLOADS))
         for kind, struct in structs.items()
     }
     if name not in known:
@@ -122,8 +122,8 @@ def from_json(tree: Mapping[str, Any], given: Sequence[PartitionField] | None = 
     if tree.get("type_name", _type_name(kind, legacy)) != _type_name(kind, legacy):
         raise InvalidInput(f"the type name of {name} is {_type_name(kind, legacy)}, not {shown(tree['type_name'])}")
     fields = _stated_fields(payload, given, legacy) if kind is EventType.DATA_WRITTEN else ()
-    reader = _Reader(fields, layout.left_out(True, legacy))
-    values = reader.values(layout.struct_of(kind, legacy), tree, also=("type_name",))
+    reader = _Reader(fields, event_fields.left_out(True, legacy))
+    values = reader.values(event_fields.struct_of(kind, legacy), tree, also=("type_name",))
     values.pop("type")
     reference = payload.get("table_reference")
     return Decoded(Event(**values), fields, isinstance(reference, Mapping) and "table_uuid" in reference, legacy)
@@ -177,7 +177,7 @@ _SCALARS: dict[str, tuple[type, Callable[[Any], Any]]] = {
 }
 
 
-_PAYLOAD_NAMES = {struct.name for structs in (layout.PAYLOADS, layout.LEGACY_PAYLOADS) for struct in structs.values()}
+_PAYLOAD_NAMES = {struct.name for structs in (event_fields.PAYLOADS, event_fields.LEGACY_PAYLOADS) for struct in structs.values()}
 
 
 def _stated_time(name: str, tree: Mapping[str, Any]) -> Any:

@@ -17,10 +17,10 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events.avro import shown
 from archiver.events.avro_schema import Fixed, Primitive, Schema, describe
 from archiver.events.types import PartitionValue
+from archiver.runtime.errors import Corrupted, InvalidInput
 
 UUID_FIXED = {"type": "fixed", "name": "uuid_fixed", "namespace": "", "size": 16, "logicalType": "uuid"}
 """Java's schema of every uuid in an event."""

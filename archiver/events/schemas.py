@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events.avro import shown
-from archiver.events.layout import Field, Kind, ListOf, MapOf, Scalar, Struct, left_out, struct_of
+from archiver.events.event_fields import Field, Kind, ListOf, MapOf, Scalar, Struct, left_out, struct_of
 from archiver.events.partitions import UUID_FIXED, avro_name, avro_type, parse_type
 from archiver.events.types import EventType, PartitionField
+from archiver.runtime.errors import Corrupted, InvalidInput
 
 TEXT_BYTES_MAX = 65535
 """Java stores the length of the text in 16 bits."""

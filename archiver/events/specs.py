@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from archiver.errors import InvalidInput
 from archiver.events.avro import shown
 from archiver.events.partitions import parse_type
 from archiver.events.types import PartitionField
+from archiver.runtime.errors import InvalidInput
 
 _FIRST_FIELD_ID = 1000
 """Old specs give no ids: their fields are numbered from here on."""

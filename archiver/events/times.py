@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _CYCLE_YEARS = 400

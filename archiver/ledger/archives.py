@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from archiver.errors import Corrupted
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,15 +15,15 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from archiver import failpoints
-from archiver.errors import Corrupted, Halt, InvalidInput
+from archiver.config.events import EventSettings
 from archiver.events import codec
 from archiver.events.types import DataFile, Event, PartitionField
-from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.leader import Body, Leader
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings_events import EventSettings
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Corrupted, Halt, InvalidInput
+from archiver.runtime.ids import TopicId
 
 TEXT_BYTES_MAX = 64 * 1024
 """Of a schema text. The event's length field has 16 bits, so one byte less is the real limit."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from archiver.errors import Corrupted, Halt
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.state import FORMATS, restored, state_of
 from archiver.log.checkpoints import KEPT, Checkpoints, seal, unseal
@@ -18,6 +17,7 @@ from archiver.log.store import Log
 from archiver.objects.store import ObjectStore
 from archiver.proto import control_log_pb2
 from archiver.proto import ledger_state_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
 
 OBJECT_FORMAT = 1
 """Of the object; part of its key as well."""

@@ -19,8 +19,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from archiver import failpoints
-from archiver.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
 from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
@@ -28,7 +26,9 @@ from archiver.log.checkpoints import KEPT
 from archiver.log.reading import entries_from
 from archiver.log.spans import Span, SpanSettings
 from archiver.log.store import Log
-from archiver.objects.once import create_once
+from archiver.objects.idempotent_put import create_once
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, Trimmed
 
 CHECKPOINTS_PER_RUN_MAX = 10
 """A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and the next run goes on."""

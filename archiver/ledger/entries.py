@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from archiver.errors import Corrupted, Halt
 from archiver.ledger.formats import FORMATS
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
 
 
 def parse_entry(index: int, data: bytes) -> pb.ControlEntry:

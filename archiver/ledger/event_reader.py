@@ -12,12 +12,12 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from archiver.errors import Corrupted, Halt, NotFound
 from archiver.ledger.bridge import event_bytes
 from archiver.ledger.checkpoint import LedgerCheckpoint, LedgerCheckpoints
 from archiver.ledger.entries import counts, parse_entry
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt, NotFound
 
 KINDS = {
     "round_started": "START_COMMIT",

@@ -15,14 +15,14 @@ import hashlib
 import uuid
 from collections import deque
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.entries import counts, parse_entry
 from archiver.ledger.rewrite_entries import take_rewritten, take_settled
 from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, WrittenEvent
 from archiver.objects.paths import parse_archive_key, topic_id_of
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId
 
 
 class LedgerFold:

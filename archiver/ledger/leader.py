@@ -12,18 +12,18 @@ import contextlib
 import logging
 import threading
 
-from archiver import failpoints
-from archiver.clock import Clock
-from archiver.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
-from archiver.ids import IdSource, new_entry_id
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.formats import format_of
+from archiver.log.append_retry import AppendSettings, append_settled
 from archiver.log.reading import entries_from
-from archiver.log.settle import AppendSettings, append_settled
 from archiver.log.store import Appended, Log
 from archiver.proto import control_log_pb2 as pb
-from archiver.wording import counted
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+from archiver.runtime.ids import IdSource, new_entry_id
+from archiver.runtime.text import counted
 
 Body = (
     pb.EpochStarted

@@ -19,11 +19,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from archiver.clock import Clock
-from archiver.errors import ArchiverError, Deposed, RetryLater
-from archiver.fair_queue import FairQueue
 from archiver.ledger.leader import Leader
 from archiver.log.lease import Lease
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Deposed, RetryLater
+from archiver.runtime.fair_queue import FairQueue
 
 EPOCH_KEYS_MAX = 1000
 """Archives that one epoch of a lasting leader may make, and those of the round that goes beyond."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Container
 
-from archiver.errors import Corrupted
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import TopicLedger
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted
 
 
 def take_rewritten(index: int, epoch: int, topic: TopicLedger, condemned: Container[str], message: pb.FilesRewritten) -> int:

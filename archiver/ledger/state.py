@@ -9,14 +9,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 
-from archiver.errors import Corrupted
-from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import CondemnedObject, KilledFile, PendingFile, RoundView, TopicLedger, Totals, WrittenEvent
 from archiver.proto import control_log_pb2
 from archiver.proto import ledger_state_pb2 as pb
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId
 
 FORMATS = (1, 2)
 """Of the messages that this version reads; it writes the oldest that suffices."""

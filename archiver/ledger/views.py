@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from archiver.errors import Corrupted
 from archiver.events import codec
 from archiver.events.types import DataFile, DataWritten
-from archiver.ids import TopicId
 from archiver.ledger.ages import Ages
+from archiver.ledger.archived_ranges import Coverage
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.coverage import Coverage
-from archiver.ledger.past import PastWatermarks
 from archiver.ledger.rewrites import Rewrites
+from archiver.ledger.watermark_history import PastWatermarks
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId
 
 PendingId = tuple[str, int, int]
 """(key, partition, base) of a pending file; ranges of gaps have no key."""
@@ -239,7 +239,7 @@ class TopicLedger:
     @property
     def unread(self) -> Mapping[str, object]:
         """Keys of archives that nobody should begin to read where others hold the same records: they may be deleted meanwhile. Where nobody
-        does, killed ones stay and are read (`archiver.ledger.given_up`).
+        does, killed ones stay and are read (`archiver.ledger.archive_visibility`).
         """
         return ChainMap[str, Any](self.killed, self.rewrites.replaced, self.rewrites.abandoned)
 

@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from archiver.errors import Corrupted, Halt, NotFound, Trimmed
 from archiver.log.store import Log
 from archiver.objects.paths import checkpoint_key, checkpoint_prefix, parse_checkpoint_key
 from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import Corrupted, Halt, NotFound, Trimmed
 
 KEPT = 2
 """The log is never trimmed beyond the older one of so many checkpoints that are whole."""

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Final, Protocol
 
-from archiver.errors import Halt, LeaseHeld
+from archiver.runtime.errors import Halt, LeaseHeld
 
 _ATTEMPTS_MAX: Final = 100
 """Tries against other processes that only look at the lease, or replace its file; each lasts microseconds."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from archiver.errors import Halt, InvalidInput, Trimmed
 from archiver.log.store import Appended, Entry
+from archiver.runtime.errors import Halt, InvalidInput, Trimmed
 
 
 class MemoryLogStore:

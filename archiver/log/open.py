@@ -9,15 +9,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from archiver.clock import Clock
-from archiver.ids import IdSource
+from archiver.config.metadata import EtcdSettings, MetadataSettings
 from archiver.log.lease import FileLease, Lease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Log
-from archiver.settings_metadata import EtcdSettings, MetadataSettings
+from archiver.runtime.clock import Clock
+from archiver.runtime.ids import IdSource
 
 if TYPE_CHECKING:
-    from archiver.log.etcd_cluster import Access
+    from archiver.log.etcd.cluster import Access
 
 LEADER: Final = "leader"
 """The lease of who archives and cleans."""
@@ -58,7 +58,7 @@ def open_metadata(settings: MetadataSettings, entry_bytes_max: int, clock: Clock
 
 
 def _open_etcd(settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock: Clock, ids: IdSource) -> MetadataStore:
-    from archiver.log.etcd_metadata import EtcdMetadata
+    from archiver.log.etcd.metadata import EtcdMetadata
 
     lease_ttl_s = math.ceil(settings.lease_ttl)
     return EtcdMetadata(etcd_access(settings), settings.prefix, lease_ttl_s, entry_bytes_max, beside, clock, ids)
@@ -66,7 +66,7 @@ def _open_etcd(settings: EtcdSettings, beside: Path, entry_bytes_max: int, clock
 
 def etcd_access(settings: EtcdSettings) -> Access:
     """How the cluster of the settings is reached."""
-    from archiver.log.etcd_cluster import Access
+    from archiver.log.etcd.cluster import Access
 
     tls = settings.tls
     return Access(

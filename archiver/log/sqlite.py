@@ -27,10 +27,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
-from archiver.clock import Clock, SystemClock
-from archiver.errors import ArchiverError, Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 from archiver.log.store import Appended, Entry
-from archiver.log.witness import TailWitness
+from archiver.log.tail_marker import TailWitness
+from archiver.runtime.clock import Clock, SystemClock
+from archiver.runtime.errors import ArchiverError, Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
 
 FORMAT: Final = 1
 """The `user_version` this code reads and writes."""

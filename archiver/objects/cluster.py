@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from archiver import failpoints
-from archiver.clock import Clock
-from archiver.errors import ConfigInvalid, Corrupted, KeyExists, NotFound
-from archiver.ids import IdSource
-from archiver.objects.once import create_once
+from archiver.objects.idempotent_put import create_once
 from archiver.objects.paths import ARCHIVE_PREFIX, CHECKPOINT_PREFIX, INTAKE_PREFIX, SHELF_PREFIX, cluster_key
 from archiver.objects.store import ObjectStore
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ConfigInvalid, Corrupted, KeyExists, NotFound
+from archiver.runtime.ids import IdSource
 
 FORMAT: Final = 1
 """The format of the data folder this code reads and writes."""

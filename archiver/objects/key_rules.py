@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from archiver.errors import InvalidInput
-from archiver.redaction import excerpt
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.redaction import excerpt
 
 KEY_BYTES_MAX: Final = 1024
 """UTF-8 bytes of a whole key (S3)."""

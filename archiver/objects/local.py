@@ -23,12 +23,22 @@ from typing import BinaryIO, Final, TypeVar
 
 import pyarrow as pa
 
-from archiver.errors import ArchiverError, ConfigInvalid, Corrupted, Halt, InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
 from archiver.objects.cluster import parse_cluster
 from archiver.objects.key_rules import RESERVED, check_key, check_prefix, goes_on
 from archiver.objects.paths import cluster_key
 from archiver.objects.spool import Spool
 from archiver.objects.store import ObjectInfo
+from archiver.runtime.errors import (
+    ArchiverError,
+    ConfigInvalid,
+    Corrupted,
+    Halt,
+    InvalidInput,
+    KeyExists,
+    NotFound,
+    OutcomeUnknown,
+    RetryLater,
+)
 
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TRANSIENT: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EINTR, errno.EAGAIN, errno.EBUSY, errno.EMLINK}

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from archiver.clock import Clock, SystemClock
-from archiver.errors import InvalidInput, KeyExists, NotFound
 from archiver.objects.key_rules import check_key, check_prefix
 from archiver.objects.store import ObjectInfo
+from archiver.runtime.clock import Clock, SystemClock
+from archiver.runtime.errors import InvalidInput, KeyExists, NotFound
 
 
 class MemoryObjectStore:

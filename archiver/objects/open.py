@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from archiver.errors import ConfigInvalid
 from archiver.objects.key_rules import RESERVED
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
+from archiver.objects.location import StorePlace
 from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import ConfigInvalid
 
 
 def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
@@ -30,7 +30,7 @@ def open_store(place: StorePlace, cluster_id: str | None = None) -> ObjectStore:
         raise ConfigInvalid(f"data.uri {uri!r}: {parts.scheme}:// is Hadoop's spelling; write s3://")
     if parts.scheme == "s3":
         # Imported only here: boto3 takes a tenth of a second that nobody with a local folder should wait for.
-        from archiver.objects.s3 import S3ObjectStore
+        from archiver.objects.s3.store import S3ObjectStore
 
         return S3ObjectStore(place, cluster_id)
     if parts.scheme != "file":

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 
 Granularity = Literal["day", "hour", "month"]
 

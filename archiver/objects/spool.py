@@ -16,7 +16,7 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from archiver.errors import RetryLater
+from archiver.runtime.errors import RetryLater
 
 _ATTEMPTS_MAX: Final = 10
 

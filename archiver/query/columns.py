@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from archiver.errors import Halt
+from archiver.runtime.errors import Halt
 
 _PLAIN = {
     "boolean": "BOOLEAN",

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from archiver.errors import ConfigInvalid, Halt, InvalidInput
 from archiver.query.columns import columns_by_id, columns_of, literal, quoted
+from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput
 
 if TYPE_CHECKING:
     import duckdb

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from archiver.catalog.tables import LiveFile
-from archiver.errors import Halt, NotFound
-from archiver.objects.spelling import key_of
+from archiver.config.types import format_size
+from archiver.objects.path_normalization import key_of
 from archiver.objects.store import ObjectStore
-from archiver.settings_types import format_size
+from archiver.runtime.errors import Halt, NotFound
 
 FETCHED_MAX: Final = 1024**3
 """Bytes of one query's files."""

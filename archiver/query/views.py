@@ -9,13 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from archiver.catalog.tables import LiveFile, Tables, TableView, parse_identifier
-from archiver.errors import ArchiverError, Halt
-from archiver.jobs.topic_setup import decide_schema, fetch_schemas
+from archiver.config.settings import TopicSettings
 from archiver.ledger.views import TopicLedger
 from archiver.query.duck import QueryTable
+from archiver.refine.prepare_topic import decide_schema, fetch_schemas
 from archiver.registry.fetched import Fetch
-from archiver.settings import TopicSettings
-from archiver.wording import counted
+from archiver.runtime.errors import ArchiverError, Halt
+from archiver.runtime.text import counted
 
 _LOCAL = ("file://", "file:")
 Copies = Callable[[Sequence[LiveFile]], list[str]]

@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 from urllib.parse import quote
 
-from archiver.clock import Clock
-from archiver.errors import ConfigInvalid, RetryLater
-from archiver.redaction import excerpt
+from archiver.config.settings import ConfluentSettings
 from archiver.registry.http import RegistryHttp
-from archiver.settings import ConfluentSettings
-from archiver.wording import counted
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ConfigInvalid, RetryLater
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted
 
 PROTOBUF = "PROTOBUF"
 _ID_MAX = 2**32 - 1

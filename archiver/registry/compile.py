@@ -22,11 +22,11 @@ from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
-from archiver.errors import ConfigInvalid, RetryLater
-from archiver.redaction import excerpt
+from archiver.config.settings import CompileSettings, ProtosSettings
 from archiver.registry.builtin import builtin_texts
 from archiver.registry.folders import ProtoFolders
-from archiver.settings import CompileSettings, ProtosSettings
+from archiver.runtime.errors import ConfigInvalid, RetryLater
+from archiver.runtime.redaction import excerpt
 
 _LINES_SHOWN = 20
 _TOLD_MAX = 64 * 1024

@@ -11,15 +11,15 @@ import logging
 from dataclasses import replace
 from functools import cached_property
 
-from archiver.clock import Clock
-from archiver.errors import ConfigInvalid, RetryLater
+from archiver.config.settings import SchemaRegistrySettings, SchemaSettings
 from archiver.registry.client import RegistryClient
 from archiver.registry.compile import ProtoCompiler
 from archiver.registry.fetched import Fetched
 from archiver.registry.subjects import SubjectSource
-from archiver.schema.descriptors import load_source, make_source
-from archiver.schema.state import SourceSchema
-from archiver.settings import SchemaRegistrySettings, SchemaSettings
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ConfigInvalid, RetryLater
+from archiver.schema.evolution.state import SourceSchema
+from archiver.schema.protobuf.descriptors import load_source, make_source
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class SchemaFetcher:
 
     def __call__(self, settings: SchemaSettings, known: SourceSchema | None) -> Fetched:
         """As `Fetch`. Configured column names are looked up here for a first schema only: a later one may lack fields that an earlier one
-        had, and whether it does is for `archiver.schema.state.decide`, which knows all of them.
+        had, and whether it does is for `archiver.schema.evolution.state.decide`, which knows all of them.
         """
         fetched = self._fetched(settings, known, tuple(settings.columns.items()) if known is None else ())
         return replace(fetched, source=replace(fetched.source, columns=tuple(sorted(settings.columns.items()))))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from archiver.schema.descriptors import Source
-from archiver.schema.state import SourceSchema
-from archiver.settings import SchemaSettings
+from archiver.config.settings import SchemaSettings
+from archiver.schema.evolution.state import SourceSchema
+from archiver.schema.protobuf.descriptors import Source
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import CompileSettings, ProtosSettings
+from archiver.config.settings import CompileSettings, ProtosSettings
+from archiver.runtime.errors import ConfigInvalid
 
 _ENTRIES_PER_FILE = 20
 """So many entries of folders are looked at for each `.proto` file that there may be."""

@@ -20,10 +20,10 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from archiver.clock import Clock
-from archiver.errors import ConfigInvalid, NotFound, RetryLater
-from archiver.redaction import excerpt
-from archiver.settings import ConfluentSettings
+from archiver.config.settings import ConfluentSettings
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ConfigInvalid, NotFound, RetryLater
+from archiver.runtime.redaction import excerpt
 
 _REDIRECTS_MAX = 3
 _AGAIN = frozenset({408, 425, 429})

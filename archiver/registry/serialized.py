@@ -15,9 +15,9 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from archiver.errors import ConfigInvalid
-from archiver.redaction import excerpt
 from archiver.registry.builtin import builtin_descriptors
+from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.redaction import excerpt
 
 ELEMENTS_MAX = 100_000
 """Messages, fields and enum values that one serialized schema may declare. Each can take 100 bytes of memory for 2 bytes of the schema."""

@@ -16,15 +16,15 @@ from collections import OrderedDict
 
 from google.protobuf import descriptor_pb2
 
-from archiver.clock import Clock
-from archiver.errors import ConfigInvalid, NotFound
-from archiver.redaction import excerpt
+from archiver.config.settings import ConfluentSettings, SchemaSettings
 from archiver.registry.client import PROTOBUF, Reference, Registered, RegistryClient
 from archiver.registry.compile import ProtoCompiler
 from archiver.registry.serialized import complete_set, is_serialized, parse_serialized
-from archiver.schema.descriptors import Envelope, Source, make_source
-from archiver.schema.state import SourceSchema
-from archiver.settings import ConfluentSettings, SchemaSettings
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ConfigInvalid, NotFound
+from archiver.runtime.redaction import excerpt
+from archiver.schema.evolution.state import SourceSchema
+from archiver.schema.protobuf.descriptors import Envelope, Source, make_source
 
 _INDEXES_CACHED_MAX = 100_000
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]")

@@ -17,18 +17,18 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from archiver.errors import Corrupted
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.text import counted
 from archiver.schema.arrow import Array, arrow, pc
-from archiver.schema.decoded_size import Counts, Meter, portions, refusal_of
-from archiver.schema.engine import Engine
-from archiver.schema.engine_protobuf import ProtobufEngine
+from archiver.schema.columns import Json
 from archiver.schema.envelope import opened
-from archiver.schema.layout import Json
+from archiver.schema.evolution.state import SourceSchema, TopicSchema, arrow_schema, column_tree
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.decoded_size import Counts, Meter, portions, refusal_of
+from archiver.schema.protobuf.engine import Engine
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, MessageTree
+from archiver.schema.protobuf.values import Bools
 from archiver.schema.splice import blocks, picked, replaced
-from archiver.schema.state import SourceSchema, TopicSchema, arrow_schema, column_tree
-from archiver.schema.tree import ERR, PREFIX, RAW, MessageTree
-from archiver.schema.values import Bools
-from archiver.wording import counted
 
 EngineName = Literal["ptars", "protobuf"]
 
@@ -151,7 +151,7 @@ def _engine(tree: MessageTree, side: pa.StructType, engine: EngineName) -> Engin
     message = pa.struct([field for field in side if field.name not in _BESIDE])
     if engine == "protobuf":
         return ProtobufEngine(tree, message)
-    from archiver.schema.engine_ptars import PtarsEngine  # the complete engine works where ptars cannot be installed
+    from archiver.schema.protobuf.ptars_engine import PtarsEngine  # the complete engine works where ptars cannot be installed
 
     return PtarsEngine(tree, message)
 

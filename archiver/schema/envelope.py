@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from archiver.schema.arrow import Array, arrow, pc
-from archiver.schema.causes import CUT_ENVELOPE, NO_SUBJECT_ID, OTHER_MESSAGE
-from archiver.schema.descriptors import Envelope
+from archiver.schema.protobuf.descriptors import Envelope
+from archiver.schema.protobuf.error_causes import CUT_ENVELOPE, NO_SUBJECT_ID, OTHER_MESSAGE
 from archiver.schema.splice import Rows, picked, spliced
 
 _ID_END, _INDEXES_MAX, _VARINT_MAX = 5, 100, 5

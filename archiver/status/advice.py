@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from archiver.runtime.text import counted, moment
 from archiver.status.ages import age, age_at, numbers
 from archiver.status.journal import Check, Cycle, Journal
+from archiver.status.lag import PartitionStanding, Standing, TopicStanding
 from archiver.status.reasons import CAUSES, Cause
-from archiver.status.standing import PartitionStanding, Standing, TopicStanding
-from archiver.wording import counted, moment
-from intake.clock_check import log_ahead_text
-from intake.sources.files import FilesState
-from intake.sources.mirror_state import MirrorState
-from reconcile.findings import IDS, anchor
+from intake.log.clock_check import log_ahead_text
+from intake.sources.files.source import FilesState
+from intake.sources.kafka.state import MirrorState
+from reconcile.findings.finding import IDS, anchor
 
 Severity = Literal["act", "watch", "note"]
 """act: somebody must do something · watch: the daemon goes on trying, or it ends by itself · note: worth knowing."""

@@ -8,27 +8,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from archiver.errors import Halt
-from archiver.jobs.positions import HeldBack, positions, troubles, whole_backlog
-from archiver.jobs.restored import check_log_is_newest
+from archiver.config.settings import Settings
 from archiver.ledger.fold import LedgerFold
 from archiver.log.lease import Lease
 from archiver.log.store import Log
 from archiver.objects.cluster import ClusterIdentity
 from archiver.objects.store import ObjectStore
-from archiver.rfc3339 import format_time
-from archiver.settings import Settings
+from archiver.publish.log_rollback_check import check_log_is_newest
+from archiver.publish.progress import HeldBack, positions, troubles, whole_backlog
+from archiver.runtime.errors import Halt
+from archiver.runtime.rfc3339 import format_time
+from archiver.runtime.text import counted, moment
 from archiver.status.advice import beside_topics, of_audits
 from archiver.status.ages import numbers
 from archiver.status.journal import Journal
-from archiver.status.standing import STAGES, PartitionStanding, TopicStanding, standing
-from archiver.wording import counted, moment
-from intake.backlog import Backlog
-from intake.clock_check import log_ahead_text
-from intake.sequencer import Sequencer
-from intake.sources.files import FilesState
-from intake.sources.mirror_state import MirrorState
-from reconcile.pin import Pin, metrics_of
+from archiver.status.lag import STAGES, PartitionStanding, TopicStanding, standing
+from intake.log.backlog import Backlog
+from intake.log.clock_check import log_ahead_text
+from intake.log.sequencer import Sequencer
+from intake.sources.files.source import FilesState
+from intake.sources.kafka.state import MirrorState
+from reconcile.snapshot.oldest_required import Pin, metrics_of
 
 ENDS = "after its time a running writer or the next `archiver archive` aborts it, and opening its transactional id again does so at once"
 """What becomes of an open transaction that its producer does not end."""

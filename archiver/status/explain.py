@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from archiver.exits import FINE, UNTOLD, USAGE, WRONG
-from archiver.jobs.positions import HeldBack
-from archiver.wording import counted, moment
-from intake.aborted import Aborted
+from archiver.publish.progress import HeldBack
+from archiver.runtime.exit_codes import FINE, UNTOLD, USAGE, WRONG
+from archiver.runtime.text import counted, moment
+from intake.log.aborted import Aborted
 
 State = Literal[
     "beyond_end",

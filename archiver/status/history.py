@@ -12,7 +12,7 @@ import threading
 from array import array
 from dataclasses import dataclass, field
 
-from archiver.status.standing import STAGES, StageLag, Standing, TopicStanding
+from archiver.status.lag import STAGES, StageLag, Standing, TopicStanding
 
 STEPS = 480
 """Samples per topic. Two arrays of doubles: 7.7 KB a topic."""

@@ -11,8 +11,8 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from archiver.jobs.report import ArchiveReport
-from archiver.redaction import MESSAGE_MAX, excerpt, redacted_document
+from archiver.publish.report import ArchiveReport
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
 
 SCHEMA_CHANGE_KEPT_S = 86400.0
 """How long an incompatible change of a schema is shown."""

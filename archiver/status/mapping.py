@@ -7,15 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from archiver.schema.changes import Policy, is_allowed
-from archiver.schema.descriptors import Source
-from archiver.schema.differences import field_text
-from archiver.schema.evolve import SideName, type_text
-from archiver.schema.layout import Json
-from archiver.schema.past import inside, mapped, translations, trees_of
-from archiver.schema.recorded import SourceSchema, TopicSchema
-from archiver.schema.state import Decision, decide
-from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED, MessageTree, Shape
+from archiver.schema.columns import Json
+from archiver.schema.evolution.changes import Policy, is_allowed
+from archiver.schema.evolution.differences import field_text
+from archiver.schema.evolution.evolve import SideName, type_text
+from archiver.schema.evolution.field_history import inside, mapped, translations, trees_of
+from archiver.schema.evolution.recorded import SourceSchema, TopicSchema
+from archiver.schema.evolution.state import Decision, decide
+from archiver.schema.protobuf.descriptors import Source
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, MessageTree, Shape
 
 _SIDES: tuple[SideName, SideName] = ("key", "value")
 _OURS = frozenset({RAW, PREFIX, ERR, UNRECOGNIZED})

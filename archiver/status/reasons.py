@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from archiver.errors import ArchiverError, RetryLater
-from archiver.ids import TopicPartition
-from archiver.jobs.positions import HeldBack
-from archiver.jobs.rounds import opened_at_us
-from archiver.jobs.triggers import NEVER, gaps_due, is_due, is_open
-from archiver.settings_topics import ArchiveSettings
+from archiver.config.topics import ArchiveSettings
+from archiver.publish.progress import HeldBack
+from archiver.refine.planner import opened_at_us
+from archiver.refine.triggers import NEVER, gaps_due, is_due, is_open
+from archiver.runtime.errors import ArchiverError, RetryLater
+from archiver.runtime.ids import TopicPartition
+from archiver.runtime.text import counted, moment
 from archiver.status.ages import age_at
-from archiver.wording import counted, moment
-from intake.backlog import Backlog, BacklogSummary
+from intake.log.backlog import Backlog, BacklogSummary
 
 Cause = Literal["restored", "shelf", "unreadable", "stuck", "unconfigured", "transaction", "pending", "off", "due", "waiting"]
 """The worst first. restored: the archives reach beyond the log · shelf: one is damaged or gone · unreadable: shelves cannot be read at the

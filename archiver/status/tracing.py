@@ -15,33 +15,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.catalog.foreign import is_foreign_removal, read_expired, unretired
-from archiver.catalog.layout import COMMIT_ID, RANGES, REPLAYED
+from archiver.catalog.external_changes import is_foreign_removal, read_expired, unretired
+from archiver.catalog.table_layout import COMMIT_ID, RANGES, REPLAYED
 from archiver.catalog.tables import LiveFile, SnapshotView, Tables, TableView, parse_identifier
-from archiver.clock import Clock
-from archiver.errors import ArchiverError, Corrupted, InvalidInput, NotFound, RetryLater
-from archiver.ids import TopicPartition
-from archiver.jobs.positions import HeldBack
+from archiver.config.settings import Settings, TopicSettings
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.given_up import GivenUp
 from archiver.ledger.views import TopicLedger
 from archiver.log.store import Log
+from archiver.objects.path_normalization import key_of
 from archiver.objects.paths import PARTITION_MAX
-from archiver.objects.spelling import key_of
 from archiver.objects.store import ObjectStore
-from archiver.settings import Settings, TopicSettings
+from archiver.publish.progress import HeldBack
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput, NotFound, RetryLater
+from archiver.runtime.ids import TopicPartition
 from archiver.status.explain import ArchiveSight, Facts, FileSight, IntakeSight, SnapshotSight, TableSight
 from archiver.status.reasons import Held, reason_of
 from archiver.stream.archives import FoundArchive, check_footer, find_archives
 from archiver.stream.seal import check_seal
-from intake.aborted import Aborted, aborted_by
-from intake.backlog import Backlog
-from intake.checkpoint_store import CheckpointStore
-from intake.fold import TopicState
-from intake.reader import IntakeReader
+from intake.log.aborted import Aborted, aborted_by
+from intake.log.backlog import Backlog
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.fold import TopicState
+from intake.log.transactions import OpenTransaction
+from intake.read.reader import IntakeReader
 from intake.segments import SegmentRef
-from intake.transactions import OpenTransaction
-from reconcile.lines import LineReader
+from reconcile.snapshot.retention_floor import LineReader
 
 FILES_READ_MAX = 64
 """Data files that are looked into at most; a table that nobody compacts needs one."""

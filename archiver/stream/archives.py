@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from archiver.errors import Corrupted, Halt, NotFound, passing
-from archiver.ids import TopicId
-from archiver.ledger.given_up import GivenUp
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.objects import paths
 from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import Corrupted, Halt, NotFound, passing
+from archiver.runtime.ids import TopicId
 from archiver.stream.seal import check_seal
 
 FOOTER_VERSION = "1"
@@ -56,7 +56,7 @@ class FoundFooter:
     gaps: tuple[tuple[int, int], ...]
     schema_version: int
     records_digest: bytes
-    """By `intake.digest` over all records of the archive."""
+    """By `intake.read.digest` over all records of the archive."""
 
 
 class ArchiveIndex:

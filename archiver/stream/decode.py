@@ -1,7 +1,7 @@
 """Messages as JSON for people, in Protobuf's own JSON mapping.
 
-A record that cannot be decoded, or that has too many values (`archiver.schema.decoded_size`), gives the reason instead of a message. For
-display only; records are never rebuilt from this form.
+A record that cannot be decoded, or that has too many values (`archiver.schema.protobuf.decoded_size`), gives the reason instead of a
+message. For display only; records are never rebuilt from this form.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from archiver.schema.decoded_size import Meter
-from archiver.schema.descriptors import Envelope, Source, source_tree
 from archiver.schema.envelope import opened
-from archiver.schema.tree import MessageTree
+from archiver.schema.protobuf.decoded_size import Meter
+from archiver.schema.protobuf.descriptors import Envelope, Source, source_tree
+from archiver.schema.protobuf.tree import MessageTree
 
 _ANY = "google.protobuf.Any"
 ANY_BYTES_MAX = 2**20

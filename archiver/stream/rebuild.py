@@ -20,17 +20,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from archiver.errors import Corrupted, NotFound, passing
-from archiver.ids import TopicId
 from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import Corrupted, NotFound, passing
+from archiver.runtime.ids import TopicId
 from archiver.schema.codec import RecordCodec
 from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
 from archiver.stream.seal import check_seal
-from intake.digest import RecordsDigest
 from intake.format import UNKNOWN_BATCH
 from intake.parquet_pages import checked_batches
-from intake.reader import IntakeReader
+from intake.read.digest import RecordsDigest
+from intake.read.reader import IntakeReader
 from intake.segments import SegmentRef
 
 BATCH_ROWS = 16_384

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from archiver.ids import TopicId
+from archiver.runtime.ids import TopicId
 from intake.records import HEADERS, TIMESTAMP
 
 Source = Literal["archive", "intake"]

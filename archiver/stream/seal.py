@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from archiver.errors import Corrupted
+from archiver.runtime.errors import Corrupted
 
 SEAL_KEY = "footer_sha256"
 """The footer key, without the prefix `archiver.`."""

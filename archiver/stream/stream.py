@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
-from archiver.errors import InvalidInput, NotFound, no_partition
-from archiver.ids import TopicId
-from archiver.ledger.given_up import GivenUp
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import InvalidInput, NotFound, no_partition
+from archiver.runtime.ids import TopicId
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import TopicSchema, arrow_schema
+from archiver.schema.evolution.state import TopicSchema, arrow_schema
 from archiver.stream.archives import NOTHING_GIVEN_UP, ArchiveIndex, find_archives
 from archiver.stream.rebuild import BATCH_ROWS, Layout, Vanished, from_archive, from_intake
 from archiver.stream.records import Source, StreamBatch, StreamRecord
-from intake.backlog import Backlog
-from intake.fold import TopicState
-from intake.reader import IntakeReader
-from intake.window import windows
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+from intake.log.window import windows
+from intake.read.reader import IntakeReader
 
 Schemas = Callable[[TopicId, int], TopicSchema]
 """A topic's schema of that version, from the ledger."""

@@ -20,14 +20,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from archiver.errors import ArchiverError, LeaseHeld, OutcomeUnknown
-from archiver.exits import Done, exit_code
-from archiver.redaction import MESSAGE_MAX, excerpt, redacted_document
-from archiver.web.answers import refusal
+from archiver.runtime.errors import ArchiverError, LeaseHeld, OutcomeUnknown
+from archiver.runtime.exit_codes import Done, exit_code
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt, redacted_document
+from archiver.web.app_context import Face, Progress
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import media_type, read_body
 from archiver.web.body_fields import parse_body
-from archiver.web.face import Face, Progress
+from archiver.web.error_responses import refusal
 from archiver.web.openapi import ADMIN_FIELDS, JSON, NDJSON
 
 _log = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from archiver.redaction import excerpt, redacted
+from archiver.runtime.redaction import excerpt, redacted
 from archiver.web.admin import Administration
-from archiver.web.answers import error_document, refusal, refused
-from archiver.web.face import Face
+from archiver.web.app_context import Face
+from archiver.web.error_responses import error_document, refusal, refused
 from archiver.web.health import Health
 from archiver.web.openapi import ENDPOINTS, document
 from archiver.web.page import HEADERS as PAGE_HEADERS

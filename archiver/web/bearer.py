@@ -6,7 +6,7 @@ import hmac
 
 from starlette.requests import Request
 
-from archiver.web.answers import refusal
+from archiver.web.error_responses import refusal
 
 
 def require_bearer(request: Request, token: str, missing: str, wrong: str) -> None:

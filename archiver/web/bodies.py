@@ -13,8 +13,8 @@ from typing import Self
 
 from starlette.requests import ClientDisconnect, Request
 
-from archiver.redaction import excerpt
-from archiver.web.answers import refusal
+from archiver.runtime.redaction import excerpt
+from archiver.web.error_responses import refusal
 
 WINDOW_S = 10.0
 """A body must bring `WINDOW_BYTES_MIN` in each such time, or come to its end."""

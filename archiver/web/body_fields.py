@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from archiver.redaction import excerpt
-from archiver.web.answers import refusal
+from archiver.runtime.redaction import excerpt
+from archiver.web.error_responses import refusal
 from intake.record_json import whole_number
 
 _TYPES = {"text": "string", "truth value": "boolean", "whole number": "integer"}

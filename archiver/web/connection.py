@@ -14,7 +14,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from archiver.web.answers import error_document
+from archiver.web.error_responses import error_document
 from archiver.web.request_head import StrictConnection
 
 HEAD_S = 10.0

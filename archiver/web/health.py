@@ -8,10 +8,10 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from archiver.daemon_proof import PROOF_HEADER, proof
-from archiver.rfc3339 import format_time
-from archiver.web.answers import refusal
-from archiver.web.face import Face
+from archiver.runtime.admin_proof import PROOF_HEADER, proof
+from archiver.runtime.rfc3339 import format_time
+from archiver.web.app_context import Face
+from archiver.web.error_responses import refusal
 from archiver.web.openapi import CHALLENGE
 
 

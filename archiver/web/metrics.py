@@ -1,7 +1,7 @@
 """Values to Prometheus' text, and requests to counts.
 
 Owns the only use of prometheus_client. Keeps no number: each scrape is made from the families it is given, by the table of metrics
-(`archiver.telemetry_metrics`), and from what the system says of this process. Must never raise because of a label's value.
+(`archiver.runtime.metric_names`), and from what the system says of this process. Must never raise because of a label's value.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from archiver.clock import Clock
-from archiver.status.families import Family, Spread
-from archiver.telemetry_metrics import METRICS, ROUTES
+from archiver.runtime.clock import Clock
+from archiver.runtime.metric_names import METRICS, ROUTES
+from archiver.status.lag_metrics import Family, Spread
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

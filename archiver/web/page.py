@@ -19,17 +19,17 @@ from urllib.parse import urlencode
 import jinja2
 from markupsafe import Markup, escape
 
-from archiver.redaction import excerpt
+from archiver.runtime.redaction import excerpt
+from archiver.runtime.text import counted, in_sight, moment
 from archiver.status.advice import RUNBOOK, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
-from archiver.status.standing import Standing
+from archiver.status.lag import Standing
 from archiver.web.page_topics import chosen_topics
-from archiver.wording import counted, in_sight, moment
-from intake.sources.files import FilesState
-from intake.sources.mirror_state import MirrorState
-from reconcile.pin import Pin
+from intake.sources.files.source import FilesState
+from intake.sources.kafka.state import MirrorState
+from reconcile.snapshot.oldest_required import Pin
 
 REFRESHES_S = (5, 30, 300)
 """What the page offers; any whole number of seconds up to an hour can be asked for."""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from archiver.status.history import LagHistory, last_lag
+from archiver.status.lag import STAGES, PartitionStanding, Stage, StageLag, Standing, TopicStanding, summed
 from archiver.status.reasons import CAUSES
-from archiver.status.standing import STAGES, PartitionStanding, Stage, StageLag, Standing, TopicStanding, summed
 from archiver.web.svg import Chart, records_chart, seconds_chart
 
 PARTITIONS_SHOWN = 50

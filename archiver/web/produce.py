@@ -18,19 +18,19 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
-from archiver.errors import ArchiverError, InvalidInput, NotFound, RetryLater
-from archiver.jobs.sending import Sent
-from archiver.redaction import excerpt
-from archiver.web.answers import refusal, retry_after
+from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, RetryLater
+from archiver.runtime.redaction import excerpt
+from archiver.web.app_context import Face
 from archiver.web.bearer import require_bearer
 from archiver.web.bodies import BodyBudget, media_type, read_body
-from archiver.web.face import Face
+from archiver.web.error_responses import refusal, retry_after
 from archiver.web.fair_threads import FairThreads
 from archiver.web.openapi import NDJSON, PROTOBUF
-from intake.acknowledgements import PendingRecord
 from intake.inputs import read_inputs, read_messages
+from intake.produce_stream import Sent
 from intake.record_json import Input
-from intake.writer import IntakeWriter
+from intake.write.acknowledgements import PendingRecord
+from intake.write.writer import IntakeWriter
 
 PARSERS, TOPIC_PARSERS = 4, 2
 """Threads that parse and check bodies, and how many of them work for one topic; more would only wait for each other."""

@@ -16,8 +16,8 @@ import threading
 import uvicorn
 from starlette.types import ASGIApp
 
-from archiver.errors import Halt
-from archiver.settings_daemon import HttpTlsSettings
+from archiver.config.daemon import HttpTlsSettings
+from archiver.runtime.errors import Halt
 from archiver.web.connection import PatientConnection
 from archiver.web.listener import Listener, PatientLoop, listening
 from archiver.web.tls import ServerTls

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from archiver.runtime.text import counted
 from archiver.status.ages import age, count
 from archiver.status.history import LagSample
-from archiver.wording import counted
 
 WIDTH, HEIGHT = 360, 150
 LEFT, RIGHT, TOP, BOTTOM = 64, 10, 24, 24

@@ -10,8 +10,8 @@ import logging
 import ssl
 from pathlib import Path
 
-from archiver.errors import Halt
-from archiver.settings_daemon import HttpTlsSettings
+from archiver.config.daemon import HttpTlsSettings
+from archiver.runtime.errors import Halt
 
 _log = logging.getLogger(__name__)
 

@@ -49,8 +49,8 @@ from bench.peers.streaming import SmallTriggers, Streaming
 from bench.peers.upstream import PARTITIONS, decoded, facts, fill
 from bench.processes import all_cpu_seconds
 from bench.writer import spread
-from tests.support import kafka_server
-from tests.support.kafka_server import KafkaServer
+from tests.support.kafka import kafka_server
+from tests.support.kafka.kafka_server import KafkaServer
 
 OURS, OWN, SMALL, BARE = "archiver", "own_intake", "small_triggers", "libraries"
 CONTENDERS: dict[str, type[Contender]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.peers.contender import Contender
 from bench.peers.upstream import PARTITIONS
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 
 class Libraries(Contender):

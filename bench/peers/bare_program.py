@@ -21,11 +21,11 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from archiver.daemon.collector import look_less_often
+from archiver.daemon.garbage_collection import look_less_often
 from bench import orders
 from bench.bare import DECODE_ROWS, Steps, decode, options_of, write_whole
 from bench.peers.tables import Tables
-from intake.sources.kafka_client import PORTION_RECORDS
+from intake.sources.kafka.client import PORTION_RECORDS
 
 PATIENCE_S = 60.0
 

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from bench import deployment, orders
 from bench.peers.contender import Contender
 from bench.peers.upstream import COLUMNS
-from tests.support.deployment import ROOT
-from tests.support.local_server import free_port
+from tests.support.builders.deployment import ROOT
+from tests.support.servers.local_server import free_port
 
 _TOLD = ("value.__raw__", "value.__err__", "kafka.partition", "kafka.offset")
 

@@ -21,8 +21,8 @@ from typing import Any
 from bench import deployment, orders
 from bench.peers.ours import Archiver
 from bench.peers.upstream import PARTITIONS
-from tests.support.deployment import ROOT
-from tests.support.local_server import free_port
+from tests.support.builders.deployment import ROOT
+from tests.support.servers.local_server import free_port
 
 HELD = {"min_bytes": -1}
 """Nothing of such a topic is ever due."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from archiver.catalog.engines import SPARK_PACKAGES, SQLITE_PACKAGE
-from tests.support import kafka_server
-from tests.support.maven import compiled, jars, spark_jars
+from tests.support.kafka import kafka_server
+from tests.support.servers.maven import compiled, jars, spark_jars
 
 SPARK_KAFKA = (
     *(f"org.apache.spark:spark-{name}-kafka-0-10_2.13:4.1.1" for name in ("sql", "token-provider")),

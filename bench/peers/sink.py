@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from archiver.java import require_java
+from archiver.spark.java import require_java
 from bench import orders
 from bench.deployment import NAMESPACE
 from bench.peers.contender import Contender
 from bench.peers.parts import BY_SCHEMA, CONVERTER, sink_classpath, worker_classpath
-from tests.support.local_server import free_port
-from tests.support.mirroring import Cluster
+from tests.support.kafka.mirroring import Cluster
+from tests.support.servers.local_server import free_port
 
 START_S = 300.0
 """On a machine that does other things too."""

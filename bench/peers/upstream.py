@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 from bench import orders
-from tests.support.mirroring import Cluster
+from tests.support.kafka.mirroring import Cluster
 
 PARTITIONS = 4
 """Two for each of two cores: both have work until the end, and no archive or file is small."""

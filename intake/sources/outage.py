@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 
-from archiver.clock import Clock
+from archiver.runtime.clock import Clock
 
 BACK_AFTER_S = 5.0
 REASONS_MAX = 8

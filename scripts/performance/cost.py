@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from archiver.settings_groups import CleanupSettings, IntakeSettings
-from archiver.settings_topics import ArchiveSettings
+from archiver.config.groups import CleanupSettings, IntakeSettings
+from archiver.config.topics import ArchiveSettings
 from bench import cost_model
 from bench.cost_model import CLEANING, PARTITIONS, PUBLISHED
 from bench.cost_requests import GIB

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import median
 
-from archiver.settings_topics import ArchiveSettings
-from archiver.wording import counted
+from archiver.config.topics import ArchiveSettings
+from archiver.runtime.text import counted
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import NO_AIM, Aim, Case, Section, at_least, at_most
 from scripts.performance.words import between, figure, listed, paragraph, percent, ratio, seconds, shown, size, table, tenths, whole

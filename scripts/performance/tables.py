@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from archiver.settings_groups import LogSettings
-from archiver.settings_topics import ArchiveSettings
+from archiver.config.groups import LogSettings
+from archiver.config.topics import ArchiveSettings
 from scripts.performance.measured import Measured, Results
 from scripts.performance.sections import Aim, Case, Section
 from scripts.performance.words import Writing, figure, listed, paragraph, ratio, seconds, shown, size, table, tenths, whole

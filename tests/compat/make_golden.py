@@ -19,16 +19,17 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2
 
-from archiver import Writer, failpoints
-from archiver.assemble import open_application
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
-from archiver.settings import FileSourceSettings, SparkSettings, load_settings
-from archiver.spark_session import SparkSessions
-from intake.sources.pump import FileSources
-from tests.support.deployment import Deployment, jsonl, sample_records, text
-from tests.support.driver import AheadClock, Driver
-from tests.support.golden import GOLDEN, golden_place
+from archiver import Writer
+from archiver.app.application import open_application
+from archiver.config.settings import FileSourceSettings, SparkSettings, load_settings
+from archiver.runtime import failpoints
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
+from archiver.spark.session import SparkSessions
+from intake.sources.files.pump import FileSources
+from tests.support.builders.deployment import Deployment, jsonl, sample_records, text
+from tests.support.builders.driver import AheadClock, Driver
+from tests.support.builders.golden import GOLDEN, golden_place
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 LATIN: list[dict[str, Any]] = [

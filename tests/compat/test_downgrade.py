@@ -17,11 +17,11 @@ import pytest
 from archiver.ledger.formats import FORMATS
 from archiver.log.sqlite import SqliteLogStore
 from archiver.proto import control_log_pb2, intake_log_pb2, intake_state_pb2
-from intake.checkpoint import MAGIC, STATE_FORMATS
-from intake.entry_format import ENTRY_FORMATS
-from tests.support.deployment import Deployment, jsonl, sample_records
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from intake.log.checkpoint import MAGIC, STATE_FORMATS
+from intake.log.entry_format import ENTRY_FORMATS
+from tests.support.builders.deployment import Deployment, jsonl, sample_records
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 NOW_US = 1_767_323_045_000_000
 NEWER = (b"\x07" * 16).hex()

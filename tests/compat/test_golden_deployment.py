@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from archiver.assemble import Application
-from archiver.settings import load_settings
-from tests.support.deployment import check_present, sample_records
-from tests.support.golden import GOLDEN, Golden, golden_place, unpack
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
+from tests.support.builders.deployment import check_present, sample_records
+from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 VERSIONS = sorted(path.name for path in GOLDEN.iterdir())
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
-from archiver.schema.descriptors import load_source
-from archiver.schema.state import decide
+from archiver.schema.evolution.state import decide
+from archiver.schema.protobuf.descriptors import load_source
 
 GOLDEN = Path(__file__).parent / "golden_schema"
 MESSAGES = {"order": "shop.Order", "all_kinds": "shop.AllKinds"}

@@ -11,15 +11,15 @@ import pytest
 from google.protobuf import descriptor_pb2
 from pyspark.sql import SparkSession
 
-from archiver.assemble import Application
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
 from archiver.events import codec, json_form
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment, jsonl, text
-from tests.support.event_cases import cases
-from tests.support.event_judge import CURRENT, OLDER, Judge, judge
-from tests.support.golden import GOLDEN, golden_place, unpack
-from tests.support.orders import DESCRIPTOR_SET, order
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.deployment import Deployment, jsonl, text
+from tests.support.builders.golden import GOLDEN, golden_place, unpack
+from tests.support.events.event_cases import cases
+from tests.support.events.event_judge import CURRENT, OLDER, Judge, judge
+from tests.support.schema.orders import DESCRIPTOR_SET, order
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 _FIELD = descriptor_pb2.FieldDescriptorProto
 _SAMPLES = Path(__file__).parent / "golden_events"

@@ -15,12 +15,12 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from tests.support.deployment import check_present, sample_records
-from tests.support.golden import GOLDEN, Golden, golden_place, unpack
-from tests.support.processes import Command, until
-from tests.support.serving import Served, quick
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
-from tests.support.standing_service import send
+from tests.support.builders.deployment import check_present, sample_records
+from tests.support.builders.golden import GOLDEN, Golden, golden_place, unpack
+from tests.support.deploy.standing_service import send
+from tests.support.process.processes import Command, until
+from tests.support.process.serving import Served, quick
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 

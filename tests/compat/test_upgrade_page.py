@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from archiver.catalog import evidence, foreign
-from archiver.catalog.layout import FORMAT_VERSION, LAYOUT_VERSION_VALUE
+from archiver.catalog import evidence, external_changes
+from archiver.catalog.table_layout import FORMAT_VERSION, LAYOUT_VERSION_VALUE
 from archiver.control_topic import position
-from archiver.jobs import archive_file
 from archiver.ledger import checkpoint as ledger_checkpoint
 from archiver.ledger import state as ledger_state
 from archiver.ledger.formats import FORMATS
-from archiver.log import etcd, sqlite
+from archiver.log import sqlite
+from archiver.log.etcd import log_store
 from archiver.objects import cluster
-from intake import checkpoint, shelf
+from archiver.refine import archive_file
 from intake import format as intake_format
-from intake.entry_format import ENTRY_FORMATS
-from tests.support.golden import GOLDEN
+from intake.log import checkpoint, history_file
+from intake.log.entry_format import ENTRY_FORMATS
+from tests.support.builders.golden import GOLDEN
 
 PAGE = Path(__file__).parents[2] / "docs/operations/upgrade.md"
 
@@ -29,7 +30,7 @@ def numbers(formats: tuple[int, ...]) -> str:
 READ = {
     "`cluster.json`, `topic.json`": str(cluster.FORMAT),
     "metadata database (SQLite's `user_version`)": str(sqlite.FORMAT),
-    "logs in etcd (`/format`)": etcd.FORMAT.decode(),
+    "logs in etcd (`/format`)": log_store.FORMAT.decode(),
     "entry of the intake log": numbers(ENTRY_FORMATS),
     "entry of the control log (ledger)": numbers(FORMATS),
     "entry of the log `published`": str(position.FORMAT),
@@ -37,13 +38,13 @@ READ = {
     "checkpoint of the intake log: the state in it": numbers(checkpoint.STATE_FORMATS),
     "checkpoint of the ledger: object": str(ledger_checkpoint.OBJECT_FORMAT),
     "checkpoint of the ledger: the state in it": numbers(ledger_state.FORMATS),
-    "shelf": str(shelf.FORMAT),
+    "shelf": str(history_file.FORMAT),
     "intake file (`archiver.intake_format`)": intake_format.FORMAT,
     "archive (`archiver.version`)": archive_file.FORMAT_VERSION,
     "table: Iceberg's format version": str(FORMAT_VERSION),
     "table: `archiver.format-version`": LAYOUT_VERSION_VALUE,
     "table: `archiver.watermarks`": str(evidence.VERSION),
-    "table: `archiver.expired-changes`": str(foreign.VERSION),
+    "table: `archiver.expired-changes`": str(external_changes.VERSION),
 }
 """What is stored, and the numbers that this version reads."""
 

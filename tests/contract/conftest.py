@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.tables import Tables
-from tests.support.rest_catalog import rest_catalog
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import S3Server
-from tests.support.s3_store import s3_server
-from tests.support.table_catalogs import KINDS, REAL, opened, real_tables
+from tests.support.catalog.rest_catalog import rest_catalog
+from tests.support.catalog.table_catalogs import KINDS, REAL, opened, real_tables
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import S3Server
+from tests.support.objects.s3_store import s3_server
 
 __all__ = ["faults", "iceberg", "rest_catalog", "s3_server", "server", "tables"]
 

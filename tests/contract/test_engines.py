@@ -14,10 +14,10 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from archiver.schema.codec import READ_COLUMNS, RecordCodec
-from archiver.schema.state import TopicSchema, arrow_schema, decide
-from archiver.schema.tree import ERR, RAW, UNRECOGNIZED
-from tests.support.engine_rows import ENGINES, encoded, plain, schema_for, values_of, without_nan_raw
-from tests.support.protos import (
+from archiver.schema.evolution.state import TopicSchema, arrow_schema, decide
+from archiver.schema.protobuf.tree import ERR, RAW, UNRECOGNIZED
+from tests.support.schema.engine_rows import ENGINES, encoded, plain, schema_for, values_of, without_nan_raw
+from tests.support.schema.protos import (
     TIMESTAMP,
     F,
     descriptor_of,

@@ -10,12 +10,12 @@ from google.protobuf import descriptor_pb2
 from google.protobuf.message import DecodeError
 
 from archiver.schema.arrow import arrow
-from archiver.schema.descriptors import Source, source_tree
-from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.engine_ptars import PtarsEngine
-from archiver.schema.tree import ERR, RAW, UNRECOGNIZED
-from tests.support.engine_rows import ENGINES, both, encoded, shown
-from tests.support.protos import (
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.descriptors import Source, source_tree
+from archiver.schema.protobuf.ptars_engine import PtarsEngine
+from archiver.schema.protobuf.tree import ERR, RAW, UNRECOGNIZED
+from tests.support.schema.engine_rows import ENGINES, both, encoded, shown
+from tests.support.schema.protos import (
     TIMESTAMP,
     F,
     Features,

@@ -9,18 +9,14 @@ import pyarrow as pa
 import pytest
 from google.protobuf import struct_pb2
 
-from archiver.schema.descriptors import Source, source_tree
-from archiver.schema.engine import Engine
-from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.engine_ptars import PtarsEngine
-from archiver.schema.state import arrow_schema
-from archiver.schema.tree import ERR, RAW, UNRECOGNIZED
-from tests.support.engine_rows import both, schema_for, shown
-from tests.support.protos import (
-    message_class,
-    source,
-    well_known_file,
-)
+from archiver.schema.evolution.state import arrow_schema
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.descriptors import Source, source_tree
+from archiver.schema.protobuf.engine import Engine
+from archiver.schema.protobuf.ptars_engine import PtarsEngine
+from archiver.schema.protobuf.tree import ERR, RAW, UNRECOGNIZED
+from tests.support.schema.engine_rows import both, schema_for, shown
+from tests.support.schema.protos import message_class, source, well_known_file
 
 WELL_KNOWN = source(well_known_file(), "WellKnown")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.log.etcd_stubs import stubs_of_etcd3_load
-from tests.support.etcd_server import Etcd
+from archiver.log.etcd.stubs import stubs_of_etcd3_load
+from tests.support.log.etcd_server import Etcd
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -23,8 +23,8 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 def test_etcd3_still_needs_our_messages() -> None:
     assert not stubs_of_etcd3_load(), (
-        "etcd3 loads with the messages that it brings along: archiver/log/etcd_stubs.py is needed no more. Import etcd3 in "
-        "archiver/log/etcd_cluster.py, take its messages from etcd3.etcdrpc, and remove that file and archiver/proto/etcd_*"
+        "etcd3 loads with the messages that it brings along: archiver/log/etcd/stubs.py is needed no more. Import etcd3 in "
+        "archiver/log/etcd/cluster.py, take its messages from etcd3.etcdrpc, and remove that file and archiver/proto/etcd_*"
     )
 
 
@@ -45,7 +45,7 @@ def test_its_client_works_on_ours(etcd: Etcd) -> None:
 
 def test_nothing_of_it_is_loaded_where_the_logs_are_in_a_file() -> None:
     program = (
-        "import sys, archiver.cli.app, archiver.assemble, archiver.log.open\n"
+        "import sys, archiver.cli.app, archiver.app.application, archiver.log.open\n"
         "sys.exit(any(name.partition('.')[0] in ('etcd3', 'grpc') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, timeout=60, check=False).returncode == 0

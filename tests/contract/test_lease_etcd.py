@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import LeaseHeld, RetryLater
-from archiver.log.etcd_lease import EtcdLease
-from tests.support.etcd_server import Etcd
-from tests.support.etcd_stores import etcd_metadata
-from tests.support.processes import until
+from archiver.log.etcd.lease import EtcdLease
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import LeaseHeld, RetryLater
+from tests.support.log.etcd_server import Etcd
+from tests.support.log.etcd_stores import etcd_metadata
+from tests.support.process.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
 TTL_S = 2
@@ -26,7 +26,7 @@ PATIENCE_S = 20.0
 HOLDING = """
 import sys
 from pathlib import Path
-from tests.support.etcd_stores import etcd_metadata
+from tests.support.log.etcd_stores import etcd_metadata
 lease = etcd_metadata([sys.argv[1]], Path(sys.argv[2]), ttl_s=int(sys.argv[3])).lease("leader", "elsewhere:4711")
 lease.acquire()
 print("held", flush=True)

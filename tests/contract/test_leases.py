@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import LeaseHeld
 from archiver.log.lease import FileLease, Lease, LeasePlace, MemoryLease
-from tests.support.etcd_server import Etcd
-from tests.support.etcd_stores import etcd_metadata
+from archiver.runtime.errors import LeaseHeld
+from tests.support.log.etcd_server import Etcd
+from tests.support.log.etcd_stores import etcd_metadata
 
 Make = Callable[[str], Lease]
 

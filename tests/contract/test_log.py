@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
-from archiver.log.etcd import EtcdLogStore
+from archiver.log.append_retry import append_settled
+from archiver.log.etcd.log_store import EtcdLogStore
 from archiver.log.memory import MemoryLogStore
-from archiver.log.settle import append_settled
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Entry, Log
-from tests.support.etcd_server import Etcd
-from tests.support.etcd_stores import etcd_store
-from tests.support.faulty_log import AppendFault, FaultyLog
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+from tests.support.log.etcd_server import Etcd
+from tests.support.log.etcd_stores import etcd_store
+from tests.support.log.faulty_log import AppendFault, FaultyLog
 
 ENTRY_BYTES_MAX = 1000
 REPOSITORY = Path(__file__).parents[2]

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
-from archiver.log import etcd as module
-from archiver.log.etcd import EtcdLog, EtcdLogStore
-from archiver.log.etcd_cluster import PROOF_S, NoSpace
-from archiver.log.etcd_keys import Keys
+from archiver.log.etcd import log_store as module
+from archiver.log.etcd.cluster import PROOF_S, NoSpace
+from archiver.log.etcd.keys import Keys
+from archiver.log.etcd.log_store import EtcdLog, EtcdLogStore
 from archiver.log.store import Appended, Entry
 from archiver.proto import etcd_rpc_pb2 as rpc
-from tests.support.etcd_part import CONTROL, required, restoring
-from tests.support.etcd_server import Etcd
-from tests.support.etcd_stores import ENTRY_BYTES_MAX, etcd_store
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+from tests.support.log.etcd_part import CONTROL, required, restoring
+from tests.support.log.etcd_server import Etcd
+from tests.support.log.etcd_stores import ENTRY_BYTES_MAX, etcd_store
 
 KEYS = Keys("/archiver")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Halt, RetryLater
 from archiver.log.store import Appended, Entry
-from tests.support.etcd_certificates import Certificates, make_certificates
-from tests.support.etcd_server import Etcd, User, enable_auth
-from tests.support.etcd_stores import access_to, cluster_of, store_of
+from archiver.runtime.errors import Halt, RetryLater
+from tests.support.log.etcd_certificates import Certificates, make_certificates
+from tests.support.log.etcd_server import Etcd, User, enable_auth
+from tests.support.log.etcd_stores import access_to, cluster_of, store_of
 
 ROOT, OURS = User("root", "of the root"), User("archiver", "of the archiver")
 

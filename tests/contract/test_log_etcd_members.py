@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import RetryLater
-from archiver.log.etcd import get
+from archiver.log.etcd.log_store import get
 from archiver.log.reading import entries_from
 from archiver.log.store import Appended, Entry
 from archiver.proto import etcd_rpc_pb2 as rpc
-from tests.support.etcd_server import Etcd, EtcdThree
-from tests.support.etcd_stores import access_to, cluster_of, etcd_store, store_of
+from archiver.runtime.errors import RetryLater
+from tests.support.log.etcd_server import Etcd, EtcdThree
+from tests.support.log.etcd_stores import access_to, cluster_of, etcd_store, store_of
 
 REPOSITORY = Path(__file__).parents[2]
 APPENDERS_TIMEOUT_S = 100
@@ -32,7 +32,16 @@ def three(tmp_path: Path) -> Iterator[EtcdThree]:
 def appenders(addresses: Sequence[str], folder: Path, names: Sequence[str], each: int, pause_s: float) -> list[subprocess.Popen[bytes]]:
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.support.etcd_appender", ",".join(addresses), str(folder / name), name, str(each), str(pause_s)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.log.etcd_appender",
+                ",".join(addresses),
+                str(folder / name),
+                name,
+                str(each),
+                str(pause_s),
+            ],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

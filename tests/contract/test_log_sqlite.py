@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Corrupted, Halt, InvalidInput, RetryLater
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended, Entry, Log
+from archiver.runtime.errors import Corrupted, Halt, InvalidInput, RetryLater
 
 ENTRY_BYTES_MAX = 1000
 REPOSITORY = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def test_closed_handles_are_opened_again(tmp_path: Path) -> None:
 def test_two_processes_race_for_the_tail(tmp_path: Path) -> None:
     """Both start on a file that does not exist."""
     path, each = tmp_path / "metadata.db", 400
-    command = [sys.executable, "-m", "tests.support.appender", str(path)]
+    command = [sys.executable, "-m", "tests.support.log.appender", str(path)]
     running = [
         subprocess.Popen([*command, owner, str(each), "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for owner in ("a", "b")
@@ -164,7 +164,7 @@ def test_refuses_to_go_on_in_a_forked_process(tmp_path: Path) -> None:
     program = f"""
 import os
 from pathlib import Path
-from archiver.errors import Halt
+from archiver.runtime.errors import Halt
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended
 store = SqliteLogStore(Path({str(tmp_path / "metadata.db")!r}), 5.0, 1000)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Halt
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended
-from archiver.log.witness import TailWitness
+from archiver.log.tail_marker import TailWitness
+from archiver.runtime.errors import Halt
 
 
 def log_of(path: Path, entries: int = 0) -> SqliteLogStore:

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.errors import InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.objects.idempotent_put import create_once
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.memory import MemoryObjectStore
-from archiver.objects.once import create_once
-from archiver.objects.s3 import S3ObjectStore
+from archiver.objects.s3.store import S3ObjectStore
 from archiver.objects.store import ObjectStore
-from tests.support.faulty_objects import FaultyObjectStore, ObjectFault
-from tests.support.s3_store import new_store
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import InvalidInput, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from tests.support.objects.faulty_objects import FaultyObjectStore, ObjectFault
+from tests.support.objects.s3_store import new_store
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import ConfigInvalid, Halt, InvalidInput, KeyExists, OutcomeUnknown, RetryLater
 from archiver.objects.local import LocalObjectStore
-from tests.support.refining import identify
+from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, KeyExists, OutcomeUnknown, RetryLater
+from tests.support.builders.refining import identify
 
 REPOSITORY = Path(__file__).parents[2]
 

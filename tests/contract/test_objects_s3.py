@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid, Halt, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.objects.location import StorePlace
 from archiver.objects.paths import cluster_key
-from archiver.objects.place import StorePlace
-from archiver.objects.s3 import S3ObjectStore
-from tests.support.http_faults import Fault, Operation, Play
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import SECRET_ACCESS_KEY, S3Server
-from tests.support.s3_store import new_store, options, place
+from archiver.objects.s3.store import S3ObjectStore
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid, Halt, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import SECRET_ACCESS_KEY, S3Server
+from tests.support.objects.s3_store import new_store, options, place
+from tests.support.servers.http_faults import Fault, Operation, Play
 
 CLUSTER = "c" * 32
 THREE_PARTS = os.urandom(1024) * 11 * 1024

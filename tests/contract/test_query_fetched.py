@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.tables import LiveFile
-from archiver.errors import Halt
 from archiver.query.fetched import FetchedFiles
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import S3Server
-from tests.support.s3_store import new_store
+from archiver.runtime.errors import Halt
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import S3Server
+from tests.support.objects.s3_store import new_store
 
 
 def live(path: str, size: int) -> LiveFile:

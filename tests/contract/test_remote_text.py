@@ -16,15 +16,15 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.remote_limits import VALUE_BYTES_MIN, RemoteLimits, TablePlaces
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.remote_limits import VALUE_BYTES_MIN, RemoteLimits, TablePlaces
 from archiver.catalog.tables import SwapOutcome, TableView
-from archiver.errors import CatalogAway, Halt, RetryLater
-from archiver.ids import SeededIds
+from archiver.runtime.errors import CatalogAway, Halt, RetryLater
+from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
-from tests.support.hostile_catalog import HostileCatalog, endless
-from tests.support.table_catalogs import loaded, made, sql_tables
-from tests.support.tables import IDENTIFIER
+from tests.support.catalog.hostile_catalog import HostileCatalog, endless
+from tests.support.catalog.table_catalogs import loaded, made, sql_tables
+from tests.support.catalog.tables import IDENTIFIER
 
 CANARY = "archiver_import_canary"
 """A module whose import leaves a mark."""

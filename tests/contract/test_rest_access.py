@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from archiver.catalog.guarded_io import IMPLEMENTATION
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import table_properties
-from archiver.catalog.remote_limits import RemoteLimits
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.guarded_io import IMPLEMENTATION
+from archiver.catalog.iceberg.remote_limits import RemoteLimits
+from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Prepared, SwapOutcome, TableView
-from archiver.clock import SystemClock
-from archiver.errors import ArchiverError, CatalogAway, Halt, RetryLater
-from archiver.ids import SeededIds
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ArchiverError, CatalogAway, Halt, RetryLater
+from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
 from tests.contract.test_tables_evolve import with_column
-from tests.support.http_faults import Fault, Play
-from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
-from tests.support.rest_guard import BEARER, CLIENT_SECRET, SECRET_ACCESS_KEY, Guard, Guarded, properties
-from tests.support.table_catalogs import loaded
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, schema_json, target_in
+from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_guard import BEARER, CLIENT_SECRET, SECRET_ACCESS_KEY, Guard, Guarded, properties
+from tests.support.catalog.table_catalogs import loaded
+from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, schema_json, target_in
+from tests.support.servers.http_faults import Fault, Play
 
 pytestmark = pytest.mark.spark  # needs Java
 

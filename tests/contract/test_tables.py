@@ -15,15 +15,15 @@ from pyiceberg.exceptions import CommitStateUnknownException
 from sqlalchemy.exc import OperationalError
 
 from archiver.catalog import merging
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.memory import MemoryTables
+from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Prepared, SwapOutcome, Tables, TableView
-from archiver.errors import ConfigInvalid, Halt, KeyExists, RetryLater
 from archiver.events.types import DataFile
-from archiver.ids import SeededIds
-from tests.support.table_catalogs import client, loaded, made, sql_tables
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, data_file, schema_json, target_in
+from archiver.runtime.errors import ConfigInvalid, Halt, KeyExists, RetryLater
+from archiver.runtime.ids import SeededIds
+from tests.support.catalog.table_catalogs import client, loaded, made, sql_tables
+from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, data_file, schema_json, target_in
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitStateUnknownException
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Evolved, Prepared, SwapOutcome, Tables, TableView
-from archiver.errors import Halt
-from tests.support.table_catalogs import client, loaded, made
-from tests.support.tables import IDENTIFIER, data_file
+from archiver.runtime.errors import Halt
+from tests.support.catalog.table_catalogs import client, loaded, made
+from tests.support.catalog.tables import IDENTIFIER, data_file
 
 
 def prepared(tables: Tables, view: TableView, base: int, end: int) -> Prepared:

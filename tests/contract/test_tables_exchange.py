@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import SwapOutcome, Tables, TableView
-from archiver.errors import RetryLater
 from archiver.events.types import DataFile
+from archiver.runtime.errors import RetryLater
 from tests.contract.test_tables import append, one_file
-from tests.support.table_catalogs import loaded, made
-from tests.support.tables import data_file
+from tests.support.catalog.table_catalogs import loaded, made
+from tests.support.catalog.tables import data_file
 
 
 def exchanged(view: TableView, base: int, end: int) -> tuple[str, DataFile]:

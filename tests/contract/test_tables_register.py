@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from archiver.catalog.commit import CommitLimits
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import REBUILT, table_properties
+from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.restore import Plan, RestoredFile, TableRestore
+from archiver.catalog.table_layout import REBUILT, table_properties
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, TableView
-from archiver.errors import KeyExists, RetryLater, TopicHalted
-from archiver.schema.past import ids_of
-from tests.support.foreign_hands import compact, iceberg_tables, view_of
-from tests.support.table_catalogs import client
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, FaultyTables, SwapFault, schema_json, target_in
+from archiver.runtime.errors import KeyExists, RetryLater, TopicHalted
+from archiver.schema.evolution.field_history import ids_of
+from tests.support.catalog.foreign_hands import compact, iceberg_tables, view_of
+from tests.support.catalog.table_catalogs import client
+from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench, FaultyTables, SwapFault, schema_json, target_in
 
 
 def registered(tables: IcebergTables, folder: Path) -> TableView:

@@ -9,9 +9,9 @@ from pyiceberg.table import Table
 
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import SwapOutcome, Tables
-from archiver.errors import RetryLater
+from archiver.runtime.errors import RetryLater
 from tests.contract.test_tables import append, named, one_file
-from tests.support.table_catalogs import loaded, made
+from tests.support.catalog.table_catalogs import loaded, made
 
 
 def ranges(tables: Tables) -> list[tuple[int | None, int | None]]:

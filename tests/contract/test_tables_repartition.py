@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import PARTITION_BY, stream_fields
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.table_layout import PARTITION_BY, stream_fields
 from archiver.catalog.tables import Evolved, SpecView, SwapOutcome, Tables, TableView
-from archiver.errors import Halt
 from archiver.events.types import DataFile
 from archiver.objects.paths import Granularity, archive_key
-from tests.support.table_catalogs import client, loaded, made
-from tests.support.tables import IDENTIFIER, TOPIC_ID, data_file
+from archiver.runtime.errors import Halt
+from tests.support.catalog.table_catalogs import client, loaded, made
+from tests.support.catalog.tables import IDENTIFIER, TOPIC_ID, data_file
 
 DAY, HOUR, MONTH = 20_000, 480_000, 657
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.jobs.report import ArchiveReport, CommitEnd, TopicReport
-from tests.support.http_faults import Fault, Operation, Play
-from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
-from tests.support.rest_rounds import WIDER, RestRounds
+from archiver.publish.report import ArchiveReport, CommitEnd, TopicReport
+from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_rounds import WIDER, RestRounds
+from tests.support.servers.http_faults import Fault, Operation, Play
 
 pytestmark = pytest.mark.spark  # needs Java
 

@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[2]
 PRELUDE = """
 import resource, signal, sys
 from pathlib import Path
-from archiver.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Appended
 from archiver.objects.local import LocalObjectStore

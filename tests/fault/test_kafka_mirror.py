@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
-from tests.support import kafka_fixtures
-from tests.support.kafka_log import replace_in_batch
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirror_process import site_of
-from tests.support.mirroring import Cluster, Site, data_folder, numbered, upstream_records
+from archiver.runtime import failpoints
+from tests.support.kafka import kafka_fixtures
+from tests.support.kafka.kafka_log import replace_in_batch
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirror_process import site_of
+from tests.support.kafka.mirroring import Cluster, Site, data_folder, numbered, upstream_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ server = kafka_fixtures.server
 
 
 def command(root: Path, server: KafkaServer, topic: str) -> list[str]:
-    return [sys.executable, "-m", "tests.support.mirror_process", str(root), server.brokers, topic, "2000"]
+    return [sys.executable, "-m", "tests.support.kafka.mirror_process", str(root), server.brokers, topic, "2000"]
 
 
 def die_at(root: Path, server: KafkaServer, topic: str, armed: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import SystemClock
 from archiver.log.sqlite import SqliteLogStore
+from archiver.runtime.clock import SystemClock
 
 REPOSITORY = Path(__file__).parents[2]
 ROUNDS = 100
@@ -25,7 +25,7 @@ def killed_round(path: Path, owner: str, chance: random.Random) -> list[tuple[in
     Four rounds of five are killed while appending, up to 60 ms after the first acknowledgement, the others anywhere from the start of
     the process on.
     """
-    command = [sys.executable, "-m", "tests.support.appender", str(path), owner, "1000000", str(chance.randrange(2**31))]
+    command = [sys.executable, "-m", "tests.support.log.appender", str(path), owner, "1000000", str(chance.randrange(2**31))]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = b"" if chance.random() < 0.2 else process.stdout.readline()

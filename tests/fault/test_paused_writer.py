@@ -17,16 +17,16 @@ from typing import Any, Self
 
 import pytest
 
-from archiver.ids import SystemIds
-from archiver.settings_groups import LogSettings
-from intake.checkpoint_store import CheckpointStore
-from intake.checkpointer import Checkpointer
-from intake.reader import IntakeReader
+from archiver.config.groups import LogSettings
+from archiver.runtime.ids import SystemIds
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpointer import Checkpointer
+from intake.log.sequencer import Sequencer
+from intake.read.reader import IntakeReader
 from intake.records import Record
-from intake.sequencer import Sequencer
-from tests.support.deployment import ROOT
-from tests.support.intake_rig import IntakeRig
-from tests.support.processes import until
+from tests.support.builders.deployment import ROOT
+from tests.support.intake.intake_rig import IntakeRig
+from tests.support.process.processes import until
 
 
 class Sender:
@@ -34,7 +34,7 @@ class Sender:
 
     def __init__(self, root: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.paused_sender", str(root)],
+            [sys.executable, "-m", "tests.support.intake.paused_sender", str(root)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

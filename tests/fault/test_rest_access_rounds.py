@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.http_faults import Fault, Play
-from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
-from tests.support.rest_guard import CLIENT_SECRET, Guard, Guarded, properties
-from tests.support.rest_rounds import RestRounds
+from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_guard import CLIENT_SECRET, Guard, Guarded, properties
+from tests.support.catalog.rest_rounds import RestRounds
+from tests.support.servers.http_faults import Fault, Play
 
 pytestmark = pytest.mark.spark  # needs Java
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from archiver import failpoints
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
-from intake.sources.files import FilesState
-from tests.support.file_sources import FORMATS, TOPIC, Inbox, file_of, numbered
-from tests.support.source_process import LOOKS, process
+from archiver.runtime import failpoints
+from intake.sources.files.source import FilesState
+from tests.support.intake.file_sources import FORMATS, TOPIC, Inbox, file_of, numbered
+from tests.support.intake.source_process import LOOKS, process
 
 ROOT = Path(__file__).resolve().parents[2]
 TAKING = [name for name in failpoints.NAMES if name.startswith(("writer.", "source.", "checkpoint.", "log."))]
@@ -36,7 +36,7 @@ def inbox_of(root: Path) -> Iterator[Inbox]:
 
 def killed(root: Path, form: str, armed: str) -> None:
     """A process of its own that takes files in and dies."""
-    command = [sys.executable, "-m", "tests.support.source_process", str(root), form, armed]
+    command = [sys.executable, "-m", "tests.support.intake.source_process", str(root), form, armed]
     environ = {name: value for name, value in os.environ.items() if name != failpoints.VARIABLE}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from archiver import serving
-from archiver.assemble import Application
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
+from archiver.daemon import daemon as serving
 from archiver.daemon.signals import Signals
-from archiver.errors import RetryLater
 from archiver.ledger.fold import LedgerFold
 from archiver.log.lease import FileLease
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.processes import until
-from tests.support.serving import quick
+from archiver.runtime.errors import RetryLater
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
+from tests.support.process.serving import quick
 
 WAIT_S = 60.0
 CONFIRM_MAX_S = 3.0

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
-from archiver.assemble import Application
-from archiver.daemon.sight import Sight
-from archiver.errors import ArchiverError, Deposed
-from archiver.jobs.looks import Looks
+from archiver.app.application import Application
+from archiver.config.daemon import MetricsSettings
+from archiver.config.settings import load_settings
+from archiver.daemon.status_poller import Sight
 from archiver.log.lease import FileLease
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings import load_settings
-from archiver.settings_daemon import MetricsSettings
+from archiver.refine.schedule import Looks
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError, Deposed
 from archiver.status.history import LagHistory
 from archiver.status.journal import Journal
-from archiver.status.numbers import Numbers
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.orders import order
-from tests.support.reconciling import fixed, left, reconciled, roll_back
+from archiver.status.metric_registry import Numbers
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.builders.reconciling import fixed, left, reconciled, roll_back
+from tests.support.schema.orders import order
 
 WAIT_S = 90.0
 TOPICS = ("orders", "clicks", "files")

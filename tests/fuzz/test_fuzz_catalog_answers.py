@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.catalog.avro_container import DamagedContainer, plain
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.avro_container import DamagedContainer, plain
+from archiver.catalog.iceberg.remote_limits import RemoteLimits, TablePlaces
 from archiver.catalog.tables import SwapOutcome, TableView
-from archiver.errors import ArchiverError
-from archiver.ids import SeededIds
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file, prepared
+from tests.support.catalog.hostile_catalog import HostileCatalog
+from tests.support.catalog.table_catalogs import loaded, made, sql_tables
+from tests.support.catalog.tables import IDENTIFIER
 from tests.support.fuzzing import fuzzing
-from tests.support.hostile_catalog import HostileCatalog
-from tests.support.table_catalogs import loaded, made, sql_tables
-from tests.support.tables import IDENTIFIER
 
 BOUND = 2**20
 ERROR_MAX = 4000

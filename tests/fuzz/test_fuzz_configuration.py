@@ -14,10 +14,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from archiver import settings_load
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
-from archiver.settings_load import BYTES_MAX, VALUES_MAX
+from archiver.config import yaml_loader
+from archiver.config.settings import Settings, load_settings
+from archiver.config.yaml_loader import BYTES_MAX, VALUES_MAX
+from archiver.runtime.errors import ConfigInvalid
 from tests.support.fuzzing import fuzzing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,13 +146,13 @@ def bomb(levels: int, width: int) -> str:
 def test_an_alias_bomb_is_refused_after_a_bounded_number_of_values(file: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values are counted, not seconds."""
     steps: list[None] = []
-    value = settings_load._value
+    value = yaml_loader._value
 
     def counted(*arguments: Any) -> Any:
         steps.append(None)
         return value(*arguments)
 
-    monkeypatch.setattr(settings_load, "_value", counted)
+    monkeypatch.setattr(yaml_loader, "_value", counted)
     assert judge(file, LEAST + text) is None
     assert len(steps) <= VALUES_MAX + 2
 

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import ArchiverError, Corrupted, InvalidInput
 from archiver.events import codec
 from archiver.events.avro import read_data, read_datum, write_datum
 from archiver.events.avro_schema import NODES_MAX, PRIMITIVES, Optional, Record, Schema, parse_schema
 from archiver.events.types import Event
 from archiver.ledger.event_reader import EventReader
 from archiver.proto import control_log_pb2 as pb
-from reconcile import manifests
-from tests.support.event_values import events
+from archiver.runtime.errors import ArchiverError, Corrupted, InvalidInput
+from reconcile.snapshot import manifests
+from tests.support.events.event_values import events
 from tests.support.fuzzing import fuzzing
 
 GOLDEN = Path(__file__).parents[1] / "compat" / "golden_events"

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.web import bodies, connection
-from tests.support.deployment import Deployment
+from tests.support.builders.deployment import Deployment
 from tests.support.fuzzing import fuzzing
-from tests.support.processes import until
-from tests.support.web import TOKEN, Daemon
+from tests.support.process.processes import until
+from tests.support.process.web import TOKEN, Daemon
 
 BOUND_S = 0.2
 """For heads and for bodies, instead of ten seconds: much of what is sent is never complete."""

@@ -11,12 +11,12 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import ArchiverError
 from archiver.objects.memory import MemoryObjectStore
-from intake.reader import IntakeReader
+from archiver.runtime.errors import ArchiverError
+from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 from tests.support.fuzzing import fuzzing
-from tests.support.page_bomb import KEY, intake_bytes
+from tests.support.intake.page_bomb import KEY, intake_bytes
 
 ALLOCATED_MAX = 64 << 20
 

@@ -14,12 +14,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from archiver.schema.codec import RecordCodec
-from archiver.schema.edge import EdgeCheck
-from archiver.schema.tree import ERR, RAW
-from tests.support.engine_rows import schema_for, values_of
+from archiver.schema.payload_check import EdgeCheck
+from archiver.schema.protobuf.tree import ERR, RAW
 from tests.support.fuzzing import fuzzing
-from tests.support.random_protos import Made, fill, random_schema
-from tests.support.wire_mutations import mutated
+from tests.support.schema.engine_rows import schema_for, values_of
+from tests.support.schema.random_protos import Made, fill, random_schema
+from tests.support.schema.wire_mutations import mutated
 
 SCHEMAS = 6
 

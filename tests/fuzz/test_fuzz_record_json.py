@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import InvalidInput
 from archiver.proto import produce_pb2 as pb
+from archiver.runtime.errors import InvalidInput
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import Input, parse_record_json, record_json
 from intake.records import Record

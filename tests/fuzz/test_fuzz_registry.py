@@ -15,15 +15,15 @@ from google.protobuf import descriptor_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid, NotFound, RetryLater
+from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.client import RegistryClient
 from archiver.registry.fetch import SchemaFetcher
 from archiver.registry.serialized import complete_set, is_serialized, parse_serialized
-from archiver.schema.descriptors import make_source
-from archiver.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid, NotFound, RetryLater
+from archiver.schema.protobuf.descriptors import make_source
 from tests.support.fuzzing import fuzzing
-from tests.support.registry_server import RegistryServer, answer
+from tests.support.schema.registry_server import RegistryServer, answer
 
 TYPED = (ConfigInvalid, NotFound, RetryLater)
 MESSAGE_MAX = 20_000

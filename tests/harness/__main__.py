@@ -121,8 +121,8 @@ def _run(parser: argparse.ArgumentParser, asked: argparse.Namespace, given: list
 
 def _run_on_servers(parser: argparse.ArgumentParser, asked: argparse.Namespace, seed: int) -> int:
     """With real servers, which are the tests' own; only then is their code loaded, and never where a verdict is found."""
-    from tests.support.bucket_run import bucket_run
-    from tests.support.mirror_run import mirror_run
+    from tests.support.kafka.mirror_run import mirror_run
+    from tests.support.log.bucket_run import bucket_run
 
     for name in ("workers", "senders", "faults", "archive_rounds", "stop_seconds", "pause", "burst_max", "no_mount"):
         if getattr(asked, name) != parser.parse_args(["run"]).__dict__[name]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from archiver.errors import ArchiverError, OutcomeUnknown
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown
 from tests.harness.history import Outcome, ProducerKey
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.payload import Payload, payload

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from archiver.errors import ArchiverError, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
 from tests.harness.delivery import Answer, Desk, Item
 from tests.harness.history import Outcome, ProducerKey
 from tests.harness.loading import ledger_names, read_ledger

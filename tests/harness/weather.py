@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from archiver import assemble
-from archiver.errors import OutcomeUnknown, RetryLater
+from archiver.app import application
 from archiver.log.store import Appended, Log
 from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from tests.harness.fault_plan import ERROR, LOST, REPLY_LOST, SLOW, WEATHER, Spell
 
 _CHANGES = ("create", "create_from_file")
@@ -127,7 +127,7 @@ def _apply(hit: str | None, what: str, work: Callable[[], _T]) -> _T:
 
 def put_around(weather: Weather, rng: random.Random) -> None:
     """Every store and log that this process opens from now on is in the weather."""
-    real_store, real_metadata = vars(assemble)["open_store"], vars(assemble)["open_metadata"]
+    real_store, real_metadata = vars(application)["open_store"], vars(application)["open_metadata"]
 
     def stormy_store(*arguments: Any, **named: Any) -> Any:
         return StormyStore(real_store(*arguments, **named), weather)
@@ -138,5 +138,5 @@ def put_around(weather: Weather, rng: random.Random) -> None:
         opened.log = lambda name: StormyLog(real_log(name), weather, rng)
         return opened
 
-    setattr(assemble, "open_store", stormy_store)  # noqa: B010 - the checker forbids a plain assignment
-    setattr(assemble, "open_metadata", stormy_metadata)  # noqa: B010
+    setattr(application, "open_store", stormy_store)  # noqa: B010 - the checker forbids a plain assignment
+    setattr(application, "open_metadata", stormy_metadata)  # noqa: B010

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from archiver import Writer
-from archiver.errors import ArchiverError
+from archiver.runtime.errors import ArchiverError
 from tests.harness.delivery import Desk
 from tests.harness.fault_plan import Spell
 from tests.harness.ledger_file import LedgerFile

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import ManualClock
 from archiver.log.store import Appended
-from intake.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
-from intake.session import ProducerSession
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import IntakeRig
-from tests.support.publishing import Publishing
+from archiver.runtime.clock import ManualClock
+from intake.write.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
+from intake.write.sequences import ProducerSession
+from tests.support.intake.intake_rig import IntakeRig
+from tests.support.intake.publishing import Publishing
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 PARTITIONS = 2
 SEEDS = 60

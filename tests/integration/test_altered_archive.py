@@ -13,20 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import ArchiverError, Corrupted
-from archiver.ids import TopicId
-from archiver.jobs.refined import RefineOptions
 from archiver.objects.local import LocalObjectStore
-from archiver.schema.state import TopicSchema
+from archiver.refine.task import RefineOptions
+from archiver.runtime.errors import ArchiverError, Corrupted
+from archiver.runtime.ids import TopicId
+from archiver.schema.evolution.state import TopicSchema
 from archiver.stream import rebuild
 from archiver.stream.records import StreamRecord
 from archiver.stream.seal import UNSEALED, check_seal, seal
 from archiver.stream.stream import RecordStream
-from intake.digest import RecordsDigest
+from intake.read.digest import RecordsDigest
 from intake.segments import Segments
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import order, order_schema, raw_schema
-from tests.support.refining import CLUSTER, DAY, NOW, refine
+from tests.support.builders.refining import CLUSTER, DAY, NOW, refine
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import order, order_schema, raw_schema
 
 SHARE = float(os.environ.get("ARCHIVER_FLIP_SHARE", "0.1"))
 """Which part of the bits is turned; 1 takes a minute or two."""

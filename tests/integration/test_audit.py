@@ -10,19 +10,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.catalog.expiry import recorded
-from archiver.catalog.foreign import foreign_changes
-from archiver.catalog.layout import COMMIT_ID, WATERMARKS, table_properties
+from archiver.catalog.external_changes import foreign_changes
+from archiver.catalog.table_layout import COMMIT_ID, WATERMARKS, table_properties
 from archiver.catalog.tables import SnapshotView, Tables
-from archiver.clock import ManualClock
-from archiver.errors import NotFound, RetryLater
 from archiver.events.types import DataFile
-from archiver.ids import TopicId
-from archiver.jobs.refined import WrittenFile
 from archiver.ledger.views import PendingFile, WrittenEvent
 from archiver.objects import paths
+from archiver.refine.task import WrittenFile
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import NotFound, RetryLater
+from archiver.runtime.ids import TopicId
 from archiver.stream.seal import UNSEALED, seal
-from reconcile.audit import LOOKS_MAX
-from tests.support.audited import CLUSTER, TABLE, World, verdicts
+from reconcile.audit.report import LOOKS_MAX
+from tests.support.builders.audited import CLUSTER, TABLE, World, verdicts
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import NotFound, RetryLater
 from archiver.ledger.views import PendingFile, WrittenEvent
 from archiver.objects import paths
-from reconcile import folder
-from tests.support.audited import TABLE, Document, World, verdicts
-from tests.support.intake_files import Intake, Row
+from archiver.runtime.errors import NotFound, RetryLater
+from reconcile.snapshot import object_listing
+from tests.support.builders.audited import TABLE, Document, World, verdicts
+from tests.support.intake.intake_files import Intake, Row
 
 STRANGE = "f" * 32
 
@@ -186,7 +186,7 @@ def test_an_unnamed_intake_file_that_cannot_be_read_leaves_it_open(world: World,
     add_new(world)
     world.store.create(paths.intake_key(1_800_000_000_000_000, "0" * 26), b"no Parquet")
     assert "cannot be read" in why(world.audit())
-    monkeypatch.setattr(folder, "UNNAMED_READ_MAX", 0)
+    monkeypatch.setattr(object_listing, "UNNAMED_READ_MAX", 0)
     assert "more than 0 files that the intake log does not name" in why(world.audit())
 
 
@@ -276,7 +276,7 @@ def harm(world: World, number: int, how: str = "gone") -> str:
 def test_backlog_in_a_harmed_intake_file(kind: str, how: str, one_by_one: bool, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.kind = kind
     if not one_by_one:
-        monkeypatch.setattr(folder, "INFO_MAX", 0)
+        monkeypatch.setattr(object_listing, "INFO_MAX", 0)
     assert world.audit()["verdict"] == "valid"
     key = harm(world, 1, how)
     document = world.audit()

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted
-from archiver.ids import TopicId, TopicPartition
-from archiver.jobs.refined import WrittenFile
+from archiver.config.settings import TopicSettings
 from archiver.objects import paths
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from reconcile.audit import Audit
-from tests.support.audited import CLUSTER, NOW, TABLE, Document, World
-from tests.support.intake_files import Row
-from tests.support.orders import order, order_schema
-from tests.support.refining import refine
+from archiver.refine.task import WrittenFile
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.backlog import Backlog
+from reconcile.audit.report import Audit
+from tests.support.builders.audited import CLUSTER, NOW, TABLE, Document, World
+from tests.support.builders.refining import refine
+from tests.support.intake.intake_files import Row
+from tests.support.schema.orders import order, order_schema
 
 ENDS = (36, 42)
 """Of both partitions: 0 has a gap [30, 33) before its last records, 1 nothing but gaps behind its first 30."""

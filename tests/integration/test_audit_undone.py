@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, catalog_table
-from tests.support.foreign_rows import rewrite
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, catalog_table
+from tests.support.catalog.foreign_rows import rewrite
 
 ROUNDS = 3
 """Enough for our commits to expire the snapshot that the deed was undone to."""

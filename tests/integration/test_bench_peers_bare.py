@@ -11,8 +11,8 @@ from bench.peers import bare_program
 from bench.peers.__main__ import BROKER, MEASURED, WARM, Setup, run_once
 from bench.peers.bare import Libraries
 from bench.peers.upstream import decoded, fill
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster
 
 RECORDS = 3_000
 

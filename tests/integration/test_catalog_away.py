@@ -11,10 +11,10 @@ import pytest
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation
 
-from tests.support.foreign_hands import _Replace, live
-from tests.support.http_faults import Fault, Play
-from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
-from tests.support.rest_rounds import PARTITIONS, TOPIC, WIDER, RestRounds
+from tests.support.catalog.foreign_hands import _Replace, live
+from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_rounds import PARTITIONS, TOPIC, WIDER, RestRounds
+from tests.support.servers.http_faults import Fault, Play
 
 pytestmark = pytest.mark.spark  # needs Java
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
 
 TABLE = "placed.clicks"
 _REST = pytest.param("rest", marks=pytest.mark.spark)

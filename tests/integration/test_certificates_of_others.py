@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.remote_limits import RemoteLimits
-from archiver.clock import SystemClock
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.remote_limits import RemoteLimits
+from archiver.config.groups import CatalogSettings
+from archiver.config.registry import ConfluentSettings, RegistryTlsSettings
+from archiver.config.telemetry import OtlpSettings
 from archiver.daemon import otlp
-from archiver.errors import ArchiverError
-from archiver.ids import SeededIds
-from archiver.objects.place import S3Options, StorePlace
-from archiver.objects.s3 import S3ObjectStore
+from archiver.objects.location import S3Options, StorePlace
+from archiver.objects.s3.store import S3ObjectStore
 from archiver.registry.http import RegistryHttp
-from archiver.settings_groups import CatalogSettings
-from archiver.settings_registry import ConfluentSettings, RegistryTlsSettings
-from archiver.settings_telemetry import OtlpSettings
-from tests.support.etcd_certificates import make_certificates
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.ids import SeededIds
+from tests.support.log.etcd_certificates import make_certificates
 
 BOUND_S = 5.0
 LIMITS = RemoteLimits(BOUND_S)

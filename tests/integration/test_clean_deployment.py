@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.layout import WATERMARKS
-from archiver.errors import Halt
+from archiver.catalog.table_layout import WATERMARKS
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Halt
 from intake.records import Record
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table, properties_of
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table, properties_of
 
 GRACE_S = 3601.0
 TOPICS = ("clicks", "files", "kept", "orders")

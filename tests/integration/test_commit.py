@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from archiver import failpoints
 from archiver.catalog.commit import CommitOutcome, iso_time, ranges_text
-from archiver.catalog.layout import WATERMARKS
 from archiver.catalog.memory import MemoryTables
+from archiver.catalog.table_layout import WATERMARKS
 from archiver.catalog.tables import Prepared, SwapOutcome, Swapped, Tables
-from archiver.errors import Deposed, OutcomeUnknown, RetryLater
-from archiver.ids import SeededIds, new_uuid
 from archiver.ledger.bridge import append_table_committed
 from archiver.ledger.leader import Body, Leader
 from archiver.log.sqlite import SqliteLogStore
-from tests.support.foreign_hands import check_rows, compact, iceberg_tables, roll_back, roll_forward, view_of
-from tests.support.tables import START_US, TOPIC_ID, Bench, FaultyTables, Limits, Paused, SwapFault, offsets_in, rows
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds, new_uuid
+from tests.support.catalog.foreign_hands import check_rows, compact, iceberg_tables, roll_back, roll_forward, view_of
+from tests.support.catalog.tables import START_US, TOPIC_ID, Bench, FaultyTables, Limits, Paused, SwapFault, offsets_in, rows
 
 
 @pytest.fixture(params=["iceberg", "memory"])

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from archiver.catalog.iceberg import IcebergTables
+from archiver.catalog.iceberg.adapter import IcebergTables
 from archiver.catalog.tables import SwapOutcome
-from archiver.errors import RetryLater
-from archiver.ids import SeededIds
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import SeededIds
 from tests.contract.test_tables import one_file
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.failing_io import IMPLEMENTATION, FailingIO
-from tests.support.table_catalogs import loaded, made
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.catalog.failing_io import IMPLEMENTATION, FailingIO
+from tests.support.catalog.table_catalogs import loaded, made
 
 
 @pytest.fixture

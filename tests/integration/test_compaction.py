@@ -10,12 +10,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from archiver import failpoints
-from archiver.assemble import Application
-from archiver.errors import Deposed, OutcomeUnknown, RetryLater
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
 from archiver.objects.paths import parse_archive_key
-from archiver.settings import load_settings
-from tests.support.compacting import (
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
+from tests.support.builders.compacting import (
     DAY_S,
     archives_of_table,
     at_noon,
@@ -26,12 +26,12 @@ from tests.support.compacting import (
     rows_of_table,
     send_small,
 )
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, append_nothing, catalog_table, properties_of
-from tests.support.orders import order
-from tests.support.rebuilding import second_version
-from tests.support.retention import forget_snapshots, keep
-from tests.support.transactions import Transactional
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, append_nothing, catalog_table, properties_of
+from tests.support.builders.rebuilding import second_version
+from tests.support.builders.retention import forget_snapshots, keep
+from tests.support.intake.transactions import Transactional
+from tests.support.schema.orders import order
 
 COMPACTING = [name for name in failpoints.NAMES if name.startswith("compact.")]
 

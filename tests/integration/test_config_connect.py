@@ -11,11 +11,11 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from archiver.clock import SystemClock
-from tests.support.deployment import Deployment, Done
-from tests.support.http_faults import Answer, Asked, Fault, HttpFaults, Play
-from tests.support.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
-from tests.support.rest_guard import CLIENT_SECRET, Guard, Guarded, properties
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.catalog.rest_catalog import RestCatalog, rest_catalog  # noqa: F401 - a fixture
+from tests.support.catalog.rest_guard import CLIENT_SECRET, Guard, Guarded, properties
+from tests.support.servers.http_faults import Answer, Asked, Fault, HttpFaults, Play
 
 TABLE = "checked.clicks"
 needs_java = pytest.mark.spark

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.errors import InvalidInput
-from archiver.ids import SystemIds
+from archiver.config.settings import load_settings
 from archiver.log.open import open_metadata
 from archiver.log.sqlite import SqliteLogStore, tails
 from archiver.log.store import Appended
 from archiver.objects.paths import store_probe_key
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment, Done
-from tests.support.etcd_server import Etcd, User, enable_auth
-from tests.support.privileges import file_modes_hold
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.ids import SystemIds
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.log.etcd_server import Etcd, User, enable_auth
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.process.privileges import file_modes_hold
 
 Found = dict[str, tuple[str, str]]
 TOPICS = [{"name": "kept", "partitions": 1}]

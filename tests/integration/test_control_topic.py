@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]  # its __init__ has no __all__
 
-from archiver.clock import SystemClock
 from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.publisher import EventPublisher
 from archiver.control_topic.waves import TopicRecord
-from archiver.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.memory import MemoryObjectStore
-from tests.support import kafka_fixtures
-from tests.support.control_topic import LedgerWriter, Rig, check_is_ledger, events_of, raw_stream, seen_in, settings_of
-from tests.support.event_judge import CURRENT, judge
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster
-from tests.support.publisher_process import rig_in
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown, RetryLater
+from tests.support.events.event_judge import CURRENT, judge
+from tests.support.kafka import kafka_fixtures
+from tests.support.kafka.control_topic import LedgerWriter, Rig, check_is_ledger, events_of, raw_stream, seen_in, settings_of
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster
+from tests.support.kafka.publisher_process import rig_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PARTITIONS = 3
@@ -100,7 +100,7 @@ def test_killed_between_acknowledgement_and_position(tmp_path: Path, server: Kaf
         ledger.round(1, 2)
     codes = []
     for moves in (2, 3, 2, 1, 0):  # the first process writes its first position before all
-        command = [sys.executable, "-m", "tests.support.publisher_process", str(tmp_path), server.brokers, topic, str(moves)]
+        command = [sys.executable, "-m", "tests.support.kafka.publisher_process", str(tmp_path), server.brokers, topic, str(moves)]
         codes.append(subprocess.run(command, timeout=100, check=False, stdout=subprocess.DEVNULL).returncode)
         ledger.round(2)
     assert codes == [-signal.SIGKILL] * 4 + [0]

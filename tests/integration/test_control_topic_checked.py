@@ -16,10 +16,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its __init_
     ResourceType,
 )
 
-from archiver.clock import SystemClock
-from tests.support.deployment import Deployment, Done
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PASSWORDS = {"admin": "hush-admin", "writer": "hush-writer", "reader": "hush-reader", "nobody": "hush-nobody"}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import SystemClock
 from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.position import Position
-from archiver.errors import RetryLater
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.event_reader import EventReader
-from tests.support.control_topic import LedgerWriter, settings_of
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import RetryLater
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.kafka.control_topic import LedgerWriter, settings_of
 
 CLOCK = SystemClock()
 

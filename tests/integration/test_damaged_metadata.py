@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
 
 pytestmark = pytest.mark.spark
 

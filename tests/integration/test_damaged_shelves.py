@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import Corrupted
-from tests.support.deployment import Deployment, Done
-from tests.support.driver import AheadClock, Driver
+from archiver.runtime.errors import Corrupted
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.builders.driver import AheadClock, Driver
 
 HURT, WELL = ("clicks", "files"), ("orders", "kept")
 """Topics with records in the shelf that is spoilt, and topics whose records are all behind it."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import NotFound
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import NotFound
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
 
 
 def test_a_missing_topic_is_declared_and_a_deleted_one_is_not(tmp_path: Path) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 
 def program(folder: Path, job: str, kind: str) -> Any:
     """Run it; what it printed."""
-    command = [sys.executable, "-m", "tests.support.decode_memory", str(folder), job, kind]
+    command = [sys.executable, "-m", "tests.support.schema.decode_memory", str(folder), job, kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.deployment import ROOT
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
-from tests.support.spoiled_history import END, GAP, ROWS, SPOILINGS, History, Spoiling
+from tests.support.builders.deployment import ROOT
+from tests.support.builders.spoiled_history import END, GAP, ROWS, SPOILINGS, History, Spoiling
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 DOCUMENTS = dict[str, dict[tuple[str, int], Any]]

@@ -16,17 +16,17 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from archiver.events.types import DataFile
-from archiver.jobs.refined import WrittenFile
 from archiver.objects import paths
-from archiver.schema.descriptors import Source
-from archiver.schema.state import TopicSchema, decide
-from reconcile.observe import Observer
-from reconcile.rows import Compared
-from reconcile.views import HiddenRows
+from archiver.refine.task import WrittenFile
+from archiver.schema.evolution.state import TopicSchema, decide
+from archiver.schema.protobuf.descriptors import Source
+from reconcile.audit.rows import Compared
+from reconcile.snapshot.observer import Observer
+from reconcile.snapshot.topic_views import HiddenRows
 from tests.integration.test_deep_audit_doubts import deep, whys
-from tests.support.audited import TABLE, World, verdicts
-from tests.support.here_rows import HereRows
-from tests.support.orders import DESCRIPTOR_SET, order, order_schema
+from tests.support.builders.audited import TABLE, World, verdicts
+from tests.support.schema.orders import DESCRIPTOR_SET, order, order_schema
+from tests.support.spark.here_rows import HereRows
 
 Rows = list[dict[str, Any]]
 Change = Callable[[Rows], Rows]

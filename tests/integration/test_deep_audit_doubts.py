@@ -11,17 +11,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.catalog import metadata_cache
-from archiver.errors import RetryLater
-from archiver.schema.state import TopicSchema
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from reconcile.audit import Audit, Scope
-from reconcile.deep import RowProof
-from reconcile.rows import FileRows, RowFile
-from tests.support.audited import CLUSTER, TABLE, Document, World, verdicts
-from tests.support.here_rows import HereRows
-from tests.support.orders import order_schema
+from archiver.catalog.iceberg import metadata_cache
+from archiver.config.settings import TopicSettings
+from archiver.runtime.errors import RetryLater
+from archiver.schema.evolution.state import TopicSchema
+from intake.log.backlog import Backlog
+from reconcile.audit.deep import RowProof
+from reconcile.audit.report import Audit, Scope
+from reconcile.audit.rows import FileRows, RowFile
+from tests.support.builders.audited import CLUSTER, TABLE, Document, World, verdicts
+from tests.support.schema.orders import order_schema
+from tests.support.spark.here_rows import HereRows
 
 
 @pytest.fixture

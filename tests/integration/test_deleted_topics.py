@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import ConfigInvalid, NotFound
+from archiver.runtime.errors import ConfigInvalid, NotFound
 from intake.records import Record
-from tests.support.deployment import Deployment
-from tests.support.driver import WAIT_S, Driver, catalog_table
-from tests.support.transactions import Transactional
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import WAIT_S, Driver, catalog_table
+from tests.support.intake.transactions import Transactional
 
 GRACE_S = 3601.0
 

@@ -16,17 +16,17 @@ import pyarrow as pa
 import pytest
 
 from archiver import Reader
-from archiver.assemble import open_application
+from archiver.app.application import open_application
 from archiver.catalog.tables import LiveFile, TableView
-from archiver.clock import ManualClock, SystemClock
+from archiver.config.settings import load_settings
 from archiver.demo import run
 from archiver.demo.report import DemoReport, TableReport
 from archiver.demo.run import run_demo
-from archiver.errors import Halt, OutcomeUnknown, RetryLater
-from archiver.jobs.report import ArchiveReport
-from archiver.settings import load_settings
-from intake.acknowledgements import OK, PendingBatch, Verdict
-from tests.support.demo_source import write_source
+from archiver.publish.report import ArchiveReport
+from archiver.runtime.clock import ManualClock, SystemClock
+from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
+from intake.write.acknowledgements import OK, PendingBatch, Verdict
+from tests.support.builders.demo_source import write_source
 
 
 @pytest.fixture(autouse=True)

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from archiver import failpoints
-from archiver.catalog.layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
-from archiver.errors import Deposed, LeaseHeld, NotFound, RetryLater
-from archiver.jobs.refined import PlanResult, RefineJob
+from archiver.catalog.table_layout import COMMIT_ID, RANGES, VALID_THROUGH, WATERMARKS
 from archiver.objects.paths import parse_archive_key
-from archiver.rfc3339 import parse_time
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, append_nothing, catalog_table, properties_of, refine_here, spoiled
-from tests.support.orders import order
+from archiver.refine.task import PlanResult, RefineJob
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Deposed, LeaseHeld, NotFound, RetryLater
+from archiver.runtime.rfc3339 import parse_time
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, append_nothing, catalog_table, properties_of, refine_here, spoiled
+from tests.support.schema.orders import order
 
 ARCHIVED = ("orders", "clicks", "files")
 

@@ -10,22 +10,22 @@ import pyarrow as pa
 import pytest
 
 from archiver.api import Reader, Writer
-from archiver.errors import InvalidInput, OutcomeUnknown, RecordRefused, RetryLater
-from archiver.ids import SystemIds
+from archiver.config.settings import SchemaSettings, load_settings
 from archiver.registry.fetched import Fetched
-from archiver.schema.descriptors import Envelope, Source
-from archiver.schema.edge import EdgeCheck, envelope_of
-from archiver.settings import SchemaSettings, load_settings
-from intake.enforce import Side, SideRules
-from intake.producer import Producer
+from archiver.runtime.errors import InvalidInput, OutcomeUnknown, RecordRefused, RetryLater
+from archiver.runtime.ids import SystemIds
+from archiver.schema.payload_check import EdgeCheck, envelope_of
+from archiver.schema.protobuf.descriptors import Envelope, Source
 from intake.records import Record
-from intake.sources.pump import FileSources
-from tests.support.deployment import Deployment, jsonl, text
-from tests.support.driver import Driver
-from tests.support.file_sources import file_of
-from tests.support.orders import DESCRIPTOR_SET, order
-from tests.support.registry_server import RegistryServer
-from tests.support.web import Daemon
+from intake.sources.files.pump import FileSources
+from intake.write.producer import Producer
+from intake.write.validation import Side, SideRules
+from tests.support.builders.deployment import Deployment, jsonl, text
+from tests.support.builders.driver import Driver
+from tests.support.intake.file_sources import file_of
+from tests.support.process.web import Daemon
+from tests.support.schema.orders import DESCRIPTOR_SET, order
+from tests.support.schema.registry_server import RegistryServer
 
 BAD = b"\xff"
 WAIT_S = 30.0
@@ -485,7 +485,7 @@ def test_every_topic_has_its_schema_as_soon_as_it_is_sent_to(deployment: Deploym
 
 def test_what_was_fetched_goes_on_when_only_the_ledger_is_left(registered: tuple[Driver, Subject], monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger may hold an older one, and an id that is in neither cannot be told from a new one."""
-    monkeypatch.setattr("intake.edge_schemas.ASKED_AGAIN_S", 0.05)
+    monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 0.05)
     driver, subject = registered
     with driver.application.writer() as writer:
         assert writer.send(STRICT, Record(None, order(0)), 0).result(WAIT_S).outcome == "ok"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from archiver import failpoints
 from archiver.objects.paths import parse_shelf_key
-from archiver.rfc3339 import parse_time
-from archiver.wording import moment
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.foreign_rows import hide, rewrite
-from tests.support.transactions import Transactional
+from archiver.runtime import failpoints
+from archiver.runtime.rfc3339 import parse_time
+from archiver.runtime.text import moment
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.catalog.foreign_rows import hide, rewrite
+from tests.support.intake.transactions import Transactional
 
 GRACE_S = 3601.0
 SNAPSHOTS = {"snapshots_max": 1, "snapshots_age": "0s"}

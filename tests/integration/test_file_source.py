@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import RetryLater
 from archiver.log.sqlite import SqliteLogStore
 from archiver.objects.local import LocalObjectStore
-from intake.positions import Begun, Finished
-from intake.sources.taking import CHANGED as CHANGED_SINCE
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.file_sources import FORMATS, STOP_S, TOPIC, Inbox, Taker, file_of, numbered, until_finished
-from tests.support.privileges import file_modes_hold
+from archiver.runtime.errors import RetryLater
+from intake.log.source_positions import Begun, Finished
+from intake.sources.files.ingest import CHANGED as CHANGED_SINCE
+from tests.support.intake.file_sources import FORMATS, STOP_S, TOPIC, Inbox, Taker, file_of, numbered, until_finished
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
+from tests.support.process.privileges import file_modes_hold
 
 SMALL = 300
 """Bytes of a piece: three or four of the small records, counted with what a row costs."""
@@ -242,8 +242,8 @@ def test_what_is_passed_over_and_what_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_pipe_that_takes_the_name_of_a_file_does_not_stop_the_thread(tmp_path: Path) -> None:
-    from archiver.errors import RecordRefused
-    from intake.sources.opened import OpenedFile
+    from archiver.runtime.errors import RecordRefused
+    from intake.sources.files.opened_file import OpenedFile
 
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RecordRefused, match="no regular file"):
@@ -345,7 +345,7 @@ def test_many_files_are_forgotten_in_entries_that_fit(tmp_path: Path) -> None:
 
 
 def test_with_too_many_failed_files_nothing_more_is_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intake.sources.files.FAILED_MAX", 2)
+    monkeypatch.setattr("intake.sources.files.source.FAILED_MAX", 2)
     inbox = Inbox(tmp_path)
     for name in "abc":
         inbox.put(name, b"no record")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Halt
-from archiver.ids import SystemIds
-from archiver.settings import load_settings
-from intake.sources.pump import FileSources
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver
-from tests.support.file_sources import file_of, numbered
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import Halt
+from archiver.runtime.ids import SystemIds
+from intake.sources.files.pump import FileSources
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver
+from tests.support.intake.file_sources import file_of, numbered
 
 DAY_S = 86_400.0
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from intake.positions import Begun
-from intake.sources import files, homes, taking
-from intake.sources.homes import Homes
-from intake.sources.opened import OpenedFile
-from tests.support.faulty_log import AppendFault
-from tests.support.file_sources import TOPIC, Inbox, file_of, numbered
+from intake.log.source_positions import Begun
+from intake.sources.files import ingest, seen_folders, source
+from intake.sources.files.opened_file import OpenedFile
+from intake.sources.files.seen_folders import Homes
+from tests.support.intake.file_sources import TOPIC, Inbox, file_of, numbered
+from tests.support.log.faulty_log import AppendFault
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -108,7 +108,7 @@ def test_a_mount_point_that_goes_with_its_file_system_proves_nothing(tmp_path: P
 
 
 def test_what_is_remembered_of_folders_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(homes, "HOMES_MAX", 3)
+    monkeypatch.setattr(seen_folders, "HOMES_MAX", 3)
     known = Homes()
     for number in range(20):
         path = tmp_path / f"{number}" / "a"
@@ -131,7 +131,7 @@ def test_a_file_that_was_forgotten_between_opening_and_reading(comes_again: bool
 
         def __init__(self, name: str) -> None:
             super().__init__(name)
-            monkeypatch.setattr(taking, "OpenedFile", OpenedFile)
+            monkeypatch.setattr(ingest, "OpenedFile", OpenedFile)
             assert other.look().finished == 2
             path.unlink()
             assert other.look().finished == 1
@@ -139,7 +139,7 @@ def test_a_file_that_was_forgotten_between_opening_and_reading(comes_again: bool
                 inbox.put("a", file_of([b"again"], "jsonl"))
             sleeper.sequencer.refresh()  # as the writer of the same process does
 
-    monkeypatch.setattr(taking, "OpenedFile", OpenedLate)
+    monkeypatch.setattr(ingest, "OpenedFile", OpenedLate)
     assert sleeper.look(2).trouble is None
     assert inbox.values() == [b"x", b"y", *([b"again"] if comes_again else [])]
 
@@ -158,9 +158,9 @@ def test_a_file_that_changes_before_anything_of_it_is_in(tmp_path: Path, monkeyp
 
     taker = inbox.process(text=True)
     with monkeypatch.context() as patch:
-        patch.setattr(taking, "OpenedFile", OpenedBefore)
+        patch.setattr(ingest, "OpenedFile", OpenedBefore)
         (problem,) = taker.look().problems
-        assert problem.why == taking.CHANGING
+        assert problem.why == ingest.CHANGING
         assert inbox.log.tail() <= 1, "the topic, and nothing else"
     assert taker.look(2).finished == 1
     assert inbox.values() == numbered("b", 5)
@@ -181,8 +181,8 @@ def test_a_file_that_failed_is_opened_again_after_a_while(
             super().__init__(name)
             names.append(name)
 
-    monkeypatch.setattr(taking, "OpenedFile", OpenedCounted)
-    monkeypatch.setattr(files, "RETRY_S", retry_s)
+    monkeypatch.setattr(ingest, "OpenedFile", OpenedCounted)
+    monkeypatch.setattr(source, "RETRY_S", retry_s)
     state = inbox.process(text=True).look(4)
     assert (len(names), state.failed, len(state.problems), state.waiting) == (opened, 1, 1, 0)
     assert len(warned(caplog)) == 1, "however often it is tried"

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.jobs.refined import RefineOptions
 from archiver.objects.local import LocalObjectStore
 from archiver.query import duck
 from archiver.query.duck import QueryTable
-from archiver.schema.descriptors import Source
-from archiver.schema.layout import arrow_schema_of
-from archiver.schema.state import bounded_columns, decide
-from tests.support.compacting import at_noon, compact
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.floats import NAN, SAMPLES, sample, sampled
-from tests.support.intake_files import Intake, Row
-from tests.support.refining import NOW, refine
+from archiver.refine.task import RefineOptions
+from archiver.schema.columns import arrow_schema_of
+from archiver.schema.evolution.state import bounded_columns, decide
+from archiver.schema.protobuf.descriptors import Source
+from tests.support.builders.compacting import at_noon, compact
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.builders.refining import NOW, refine
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.floats import NAN, SAMPLES, sample, sampled
 
 INF = math.inf
 LIMITS = duck.Limits(2**28, 1)

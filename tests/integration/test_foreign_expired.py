@@ -10,14 +10,14 @@ from pyiceberg.table import Transaction
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from archiver.catalog.foreign import ExpiredChanges, read_expired
-from archiver.catalog.layout import EXPIRED_CHANGES
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, catalog_table, properties_of
-from tests.support.foreign_hands import live
-from tests.support.foreign_rows import hide, rewrite
-from tests.support.reconciling import fixed, left, reconciled
-from tests.support.retention import forget_snapshots, keep
+from archiver.catalog.external_changes import ExpiredChanges, read_expired
+from archiver.catalog.table_layout import EXPIRED_CHANGES
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, catalog_table, properties_of
+from tests.support.builders.reconciling import fixed, left, reconciled
+from tests.support.builders.retention import forget_snapshots, keep
+from tests.support.catalog.foreign_hands import live
+from tests.support.catalog.foreign_rows import hide, rewrite
 
 TABLE = "shop.clicks"
 STEP_S = 1800.0

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from archiver.catalog.foreign import Change, read_expired
-from archiver.catalog.layout import RETIRED, stream_fields
+from archiver.catalog.external_changes import Change, read_expired
 from archiver.catalog.memory import MemoryTables
+from archiver.catalog.table_layout import RETIRED, stream_fields
 from archiver.catalog.tables import Tables
-from archiver.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
-from archiver.ids import SeededIds, new_uuid
 from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
 from archiver.proto import control_log_pb2 as pb
-from tests.support.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, roll_back, swap_files, view_of
-from tests.support.tables import IDENTIFIER, TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, data_file, offsets_in, rows
+from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.ids import SeededIds, new_uuid
+from tests.support.catalog.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, roll_back, swap_files, view_of
+from tests.support.catalog.tables import IDENTIFIER, TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, data_file, offsets_in, rows
 
 
 @pytest.fixture(params=["iceberg", "memory"])

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.test_foreign_spark_tools import Hands
-from tests.support.foreign_spark import ForeignSpark, foreign_spark  # noqa: F401 - a fixture
-from tests.support.reconciling import archived, reconciled
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.reconciling import archived, reconciled
+from tests.support.spark.foreign_spark import ForeignSpark, foreign_spark  # noqa: F401 - a fixture
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

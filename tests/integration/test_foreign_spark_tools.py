@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from archiver.clock import SystemClock
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.floats import sample, sampled
-from tests.support.foreign_spark import ForeignSpark, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
-from tests.support.reconciling import archived, fixed, left, metadata_location, reconciled
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
-from tests.support.spark_process import Refused
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.reconciling import archived, fixed, left, metadata_location, reconciled
+from tests.support.schema.floats import sample, sampled
+from tests.support.spark.foreign_spark import ForeignSpark, aftermath, foreign_spark, goes_on  # noqa: F401 - a fixture
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.spark.spark_process import Refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

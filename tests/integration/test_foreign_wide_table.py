@@ -8,10 +8,10 @@ import pytest
 from google.protobuf import descriptor_pb2
 from pyiceberg.table import Table
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.foreign_spark import ForeignSpark, foreign_spark  # noqa: F401 - a fixture
-from tests.support.reconciling import left, reconciled
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.builders.reconciling import left, reconciled
+from tests.support.spark.foreign_spark import ForeignSpark, foreign_spark  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

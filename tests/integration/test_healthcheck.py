@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.deployment import Deployment
-from tests.support.etcd_certificates import Certificates, make_certificates
-from tests.support.web import Daemon
+from tests.support.builders.deployment import Deployment
+from tests.support.log.etcd_certificates import Certificates, make_certificates
+from tests.support.process.web import Daemon
 
 CHECK = Path(__file__).resolve().parents[2] / "deploy" / "healthcheck.py"
 NAMES = ("cert_file", "key_file", "client_ca_file")

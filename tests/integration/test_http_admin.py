@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from archiver.assemble import Application
+from archiver.app.application import Application
 from archiver.web import admin
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.web import PATIENCE_S, TOKEN, Daemon, read_all
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.web import PATIENCE_S, TOKEN, Daemon, read_all
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from archiver.cli import beside
-from archiver.daemon_proof import proof
-from archiver.errors import LeaseHeld
+from archiver.cli import admin_client
+from archiver.runtime.admin_proof import proof
+from archiver.runtime.errors import LeaseHeld
 from archiver.web import admin
-from tests.support.deployment import Deployment, jsonl, sample_records
-from tests.support.driver import AheadClock, Driver
-from tests.support.web import TOKEN, Daemon
+from tests.support.builders.deployment import Deployment, jsonl, sample_records
+from tests.support.builders.driver import AheadClock, Driver
+from tests.support.process.web import TOKEN, Daemon
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_errors_are_the_commands_own(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("code", [0, 1, 2, 3])
 def test_the_exit_code_is_the_daemons(daemon: Daemon, code: int) -> None:
-    from archiver.exits import Done
+    from archiver.runtime.exit_codes import Done
 
     daemon.operations.archive = lambda *_: Done({"epoch": 1, "rounds": 0, "topics": []}, code)  # type: ignore[method-assign]
     assert daemon.deployment.cli("archive").code == code
@@ -366,7 +366,7 @@ def test_redirects_are_not_followed_and_the_token_goes_nowhere_else(deployment: 
 
 
 def test_a_daemon_that_says_nothing_for_long_is_given_up(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "SILENCE_S", 0.3)
+    monkeypatch.setattr(admin_client, "SILENCE_S", 0.3)
     monkeypatch.setattr(admin, "ALIVE_S", 60.0)
     go_on = threading.Event()
     daemon.operations.gate = lambda _: [None, None][go_on.wait(60)]
@@ -378,7 +378,7 @@ def test_a_daemon_that_says_nothing_for_long_is_given_up(daemon: Daemon, monkeyp
 
 
 def test_signs_of_life_keep_it_waiting(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "SILENCE_S", 3.0)
+    monkeypatch.setattr(admin_client, "SILENCE_S", 3.0)
     monkeypatch.setattr(admin, "ALIVE_S", 0.1)
     daemon.operations.gate = lambda _: [None, None][threading.Event().wait(5.0)]
     assert daemon.deployment.cli("clean").code == 0
@@ -396,4 +396,4 @@ def test_signs_of_life_keep_it_waiting(daemon: Daemon, monkeypatch: pytest.Monke
     ],
 )
 def test_where_to_knock(listen: str, place: tuple[str, int] | None) -> None:
-    assert beside.place_of(listen) == place
+    assert admin_client.place_of(listen) == place

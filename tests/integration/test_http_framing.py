@@ -12,9 +12,9 @@ import pytest
 
 from archiver.web.request_head import HEAD_BYTES_MAX
 from tests.integration.test_http_limits import GOOD, answer, head, receive
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.web import Daemon, read_all
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.web import Daemon, read_all
 
 BOTH = b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n"
 NDJSON_LINE = b"Content-Type: application/x-ndjson\r\n"

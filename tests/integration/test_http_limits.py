@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import SystemClock
+from archiver.runtime.clock import SystemClock
 from archiver.web import connection
 from archiver.web.listener import Listener
-from intake.acknowledgements import PendingRecord
-from intake.writer import IntakeWriter
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.web import PATIENCE_S, Daemon, Reply, read_all
+from intake.write.acknowledgements import PendingRecord
+from intake.write.writer import IntakeWriter
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.web import PATIENCE_S, Daemon, Reply, read_all
 
 GOOD = b'{"value": "YQ=="}\n'
 NDJSON = "application/x-ndjson"
@@ -356,7 +356,7 @@ def test_the_last_outcome_wakes_and_is_told_once() -> None:
     told: list[int] = []
     lock = threading.Condition()
     pending = PendingRecord("t", 0, lock, lambda: told.append(1))
-    from intake.acknowledgements import OK, Verdict
+    from intake.write.acknowledgements import OK, Verdict
 
     assert pending.settle(3, OK)
     assert not pending.settle(4, Verdict("unknown", "late"))

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from archiver.proto import produce_pb2 as pb
-from intake.fold import IntakeFold
+from intake.log.fold import IntakeFold
 from intake.records import Record
-from tests.support.deployment import Deployment, jsonl
-from tests.support.faulty_objects import ObjectFault
-from tests.support.processes import until
-from tests.support.web import PATIENCE_S, Daemon, Reply
+from tests.support.builders.deployment import Deployment, jsonl
+from tests.support.objects.faulty_objects import ObjectFault
+from tests.support.process.processes import until
+from tests.support.process.web import PATIENCE_S, Daemon, Reply
 
 PROTOBUF = "application/x-protobuf"
 
@@ -51,7 +51,7 @@ def some_records(count: int, seed: int) -> list[tuple[Record, int | None]]:
 
 
 def as_json(record: Record, partition: int | None) -> dict[str, Any]:
-    from archiver.rfc3339 import format_time
+    from archiver.runtime.rfc3339 import format_time
 
     def shown(content: bytes | None) -> str | None:
         return None if content is None else base64.b64encode(content).decode()

@@ -16,9 +16,9 @@ import pytest
 from archiver.web import server as web_server
 from archiver.web.app import create_app
 from archiver.web.server import WebServer
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.web import PATIENCE_S, Daemon, Reply, read_all
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.web import PATIENCE_S, Daemon, Reply, read_all
 
 
 @pytest.fixture

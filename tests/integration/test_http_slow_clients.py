@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.settings_daemon import HttpTlsSettings
+from archiver.config.daemon import HttpTlsSettings
+from archiver.runtime.clock import SystemClock
 from archiver.web import bodies, produce, write_watch
 from archiver.web.app import create_app
 from archiver.web.bodies import BodyBudget
@@ -23,10 +23,10 @@ from archiver.web.connection import PatientConnection
 from archiver.web.server import WebServer
 from archiver.web.write_watch import UNREAD_S, UNSENT_BYTES_MAX, WINDOW_BYTES_MIN, WriteWatch
 from tests.integration.test_http_limits import GOOD, NDJSON, answer, chunk, head, receive
-from tests.support.deployment import Deployment
-from tests.support.etcd_certificates import make_certificates
-from tests.support.processes import until
-from tests.support.web import PATIENCE_S, Daemon, read_all
+from tests.support.builders.deployment import Deployment
+from tests.support.log.etcd_certificates import make_certificates
+from tests.support.process.processes import until
+from tests.support.process.web import PATIENCE_S, Daemon, read_all
 
 PAGE_BYTES = 20_000_000
 GET_PAGE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"

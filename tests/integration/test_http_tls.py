@@ -16,18 +16,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from archiver.errors import ConfigInvalid, Halt
-from archiver.settings import load_settings
-from archiver.settings_daemon import HttpSettings, HttpTlsSettings
+from archiver.config.daemon import HttpSettings, HttpTlsSettings
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import ConfigInvalid, Halt
 from archiver.web import listener
 from archiver.web.app import create_app
 from archiver.web.listener import Listener
 from archiver.web.server import WebServer
 from archiver.web.tls import client_context
-from tests.support.deployment import Deployment
-from tests.support.etcd_certificates import Certificates, make_certificates
-from tests.support.processes import until
-from tests.support.web import PATIENCE_S, TOKEN, Daemon, read_all
+from tests.support.builders.deployment import Deployment
+from tests.support.log.etcd_certificates import Certificates, make_certificates
+from tests.support.process.processes import until
+from tests.support.process.web import PATIENCE_S, TOKEN, Daemon, read_all
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 

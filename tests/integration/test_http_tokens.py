@@ -12,12 +12,12 @@ import pytest
 from pydantic import SecretStr
 from starlette.routing import Route
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import load_settings
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import ConfigInvalid
 from archiver.web import bearer
 from archiver.web.app import create_app
-from tests.support.deployment import Deployment
-from tests.support.web import TOKEN, Daemon
+from tests.support.builders.deployment import Deployment
+from tests.support.process.web import TOKEN, Daemon
 
 PUBLIC = {"/healthz", "/readyz", "/metrics", "/", "/openapi.json", "/v1/topics/{topic}/records"}
 """What answers without a token; the last only where none is set for it."""

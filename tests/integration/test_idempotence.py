@@ -12,19 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver import failpoints
-from archiver.errors import InvalidInput, NotFound, ProducerFenced
+from archiver.config.groups import LogSettings
 from archiver.log.store import Appended
-from archiver.settings_groups import LogSettings
-from intake.acknowledgements import Acknowledgement
+from archiver.runtime import failpoints
+from archiver.runtime.errors import InvalidInput, NotFound, ProducerFenced
 from intake.format import LOG_INDEX_KEY
-from intake.producer import Producer
 from intake.producers import SEQUENCE_COUNT, KnownBatch
 from intake.records import Record
-from intake.writer import IntakeWriter
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import WAIT_S, IntakeRig
+from intake.write.acknowledgements import Acknowledgement
+from intake.write.producer import Producer
+from intake.write.writer import IntakeWriter
+from tests.support.intake.intake_rig import WAIT_S, IntakeRig
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from archiver.catalog.engines import SPARK_PACKAGES
-from tests.support.deployment import ROOT, Deployment, sample_records
-from tests.support.orders import DESCRIPTOR_SET
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.deployment import ROOT, Deployment, sample_records
+from tests.support.schema.orders import DESCRIPTOR_SET
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -100,7 +100,7 @@ def test_spark_sql_reads_the_tables(archived: tuple[Deployment, dict[tuple[str, 
     done = subprocess.run(
         [
             sys.executable,
-            str(Path(__file__).parents[1] / "support" / "spark_sql.py"),
+            str(Path(__file__).parents[1] / "support" / "spark" / "spark_sql.py"),
             str(deployment.root),
             str(IVY_CACHE),
             ",".join(SPARK_PACKAGES),

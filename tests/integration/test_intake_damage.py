@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted, Halt
 from archiver.objects.memory import MemoryObjectStore
+from archiver.runtime.errors import Corrupted, Halt
 from intake.format import FOOTER_TAIL_BYTES, INTAKE_SCHEMA, READ_SCHEMA, SegmentRows, footer_length, footer_sha256, write_intake_file
-from intake.reader import IntakeReader
+from intake.read.reader import IntakeReader
 from intake.records import Record
 from intake.segments import FileRef, SegmentRef
-from tests.support.intake_rig import WAIT_S, IntakeRig
+from tests.support.intake.intake_rig import WAIT_S, IntakeRig
 
 Read = tuple[FileRef, list[SegmentRef]]
 

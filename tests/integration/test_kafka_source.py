@@ -1,6 +1,6 @@
 """The mirror on a real broker: what lands is what the broker has, bit for bit, each record once, through everything a broker may do.
 
-What the broker has is read independently (`tests.support.mirroring`), and compared whole.
+What the broker has is read independently (`tests.support.kafka.mirroring`), and compared whole.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.java import require_java
-from intake.sources.kafka_client import KafkaClient
-from intake.sources.upstream import Bounds, Place
-from tests.support import kafka_fixtures
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster, Mirroring, Site, numbered, upstream_records
+from archiver.runtime.clock import SystemClock
+from archiver.spark.java import require_java
+from intake.sources.kafka.client import KafkaClient
+from intake.sources.kafka.upstream import Bounds, Place
+from tests.support.kafka import kafka_fixtures
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster, Mirroring, Site, numbered, upstream_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 server, cluster = kafka_fixtures.server, kafka_fixtures.cluster
@@ -399,7 +399,7 @@ def test_a_finding_ends_with_the_topic_it_is_about(site: Site, cluster: Cluster,
 
 
 def test_two_that_mirror_the_same_land_everything_once(site: Site, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "intake.sources.mirror")
+    caplog.set_level("DEBUG", "intake.sources.kafka.mirror")
     cluster.create(topic, 3)
     site.clock = clock = Ahead()
     pair = [site.process(topic, delay_max=300, discover_interval=3600) for _ in range(2)]

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from archiver.clock import SystemClock
+from archiver.config.events import ControlTopicSettings
+from archiver.config.kafka import KafkaSourceSettings
 from archiver.control_topic.kafka_topic import KafkaTopic
 from archiver.control_topic.waves import TopicRecord
-from archiver.errors import ArchiverError
-from archiver.settings_events import ControlTopicSettings
-from archiver.settings_kafka import KafkaSourceSettings
-from intake.sources.kafka_client import KafkaClient
-from tests.support.etcd_certificates import Certificates, make_certificates
-from tests.support.kafka_server import KafkaServer, admin
-from tests.support.mirroring import Cluster
-from tests.support.processes import until
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ArchiverError
+from intake.sources.kafka.client import KafkaClient
+from tests.support.kafka.kafka_server import KafkaServer, admin
+from tests.support.kafka.mirroring import Cluster
+from tests.support.log.etcd_certificates import Certificates, make_certificates
+from tests.support.process.processes import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 TOPIC = "control"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from archiver import failpoints
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.foreign_rows import rewrite
-from tests.support.rebuilding import lose_catalog, places_by_duckdb
+from archiver.runtime import failpoints
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.builders.rebuilding import lose_catalog, places_by_duckdb
+from tests.support.catalog.foreign_rows import rewrite
 
 
 def test_streams_read_it_and_a_rebuild_takes_it(tmp_path: Path) -> None:

@@ -8,27 +8,27 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted, Halt, RetryLater
-from archiver.jobs.described import describe_archive
-from archiver.jobs.refined import RefineJob
-from archiver.jobs.task import run_bundle
-from archiver.jobs.undecoded import DoubtedFile, undecoded_rows
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import INTAKE_PREFIX, parse_archive_key
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.describe_file import describe_archive
+from archiver.refine.task import RefineJob
+from archiver.rewrite.undecoded import DoubtedFile, undecoded_rows
+from archiver.runtime.errors import Corrupted, Halt, RetryLater
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import arrow_schema
+from archiver.schema.evolution.state import arrow_schema
 from archiver.stream.archives import FoundArchive, list_archives, read_footer
 from archiver.stream.rebuild import Layout, check_records
-from intake import shelf
-from intake.reader import log_index_of
-from reconcile.lost_entries import check_nothing_is_lost
-from tests.support.audited import CLUSTER, World
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.intake_files import Intake, Row
-from tests.support.lacking import DAMAGED, LACKING, failing
-from tests.support.orders import order_schema
-from tests.support.refining import NOW, job_of_rows
+from intake.log import history_file
+from intake.read.reader import log_index_of
+from reconcile.snapshot.lost_log_entries import check_nothing_is_lost
+from tests.support.builders.audited import CLUSTER, World
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.lacking import DAMAGED, LACKING, failing
+from tests.support.builders.refining import NOW, job_of_rows
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import order_schema
 
 
 @pytest.fixture
@@ -79,8 +79,8 @@ def records(world: World, found: FoundArchive) -> None:
 
 
 def shelved(world: World, _: FoundArchive) -> object:
-    data = shelf.encode(shelf.decided(world.intake.fold))
-    return shelf.decode(shelf.ref_of(0, world.intake.fold.next_index, data), data)
+    data = history_file.encode(history_file.decided(world.intake.fold))
+    return history_file.decode(history_file.ref_of(0, world.intake.fold.next_index, data), data)
 
 
 READERS: dict[str, tuple[object, str, Callable[[World, FoundArchive], object]]] = {

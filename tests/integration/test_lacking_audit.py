@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import TopicSchema
-from reconcile import observe
-from reconcile.reconcile_run import ReconcileReport
-from reconcile.rows import FileRows, RowFile
-from reconcile.spark import summary
+from archiver.schema.evolution.state import TopicSchema
+from reconcile.audit.rows import FileRows, RowFile
+from reconcile.audit.spark import summary
+from reconcile.repair.run import ReconcileReport
+from reconcile.snapshot import observer
 from tests.integration.test_deep_audit_doubts import deep, world  # noqa: F401 - a fixture
-from tests.support.audited import TABLE, World, verdicts
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.here_rows import ROWS, HereRows
-from tests.support.lacking import DAMAGED, LACKING, failing
+from tests.support.builders.audited import TABLE, World, verdicts
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.lacking import DAMAGED, LACKING, failing
+from tests.support.spark.here_rows import ROWS, HereRows
 
 
 class Partly(HereRows):
@@ -103,7 +103,7 @@ def test_archives_without_a_table_are_no_finding(tmp_path: Path, error: Exceptio
         driver.send("files", [b"a", b"b"])
         driver.archive()
         assert look().exit_code == 0
-        monkeypatch.setattr(observe, "check_seal", failing(error))
+        monkeypatch.setattr(observer, "check_seal", failing(error))
         report = look()
         found = [finding.id for finding, _ in report.findings]
         assert (found, sorted(report.unread)) == (([], ["files"]) if error in LACKING else (["altered-object"], []))

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from archiver.assemble import Application
-from archiver.clock import ManualClock
-from archiver.errors import RetryLater
-from archiver.jobs.refined import PlanResult, RefineJob
-from archiver.settings import load_settings
-from intake.producer import Producer
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
+from archiver.refine.task import PlanResult, RefineJob
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
 from intake.records import Record
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, refine_here
+from intake.write.producer import Producer
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, refine_here
 
 WAIT_S = 30.0
 DAY_S = 86_400.0

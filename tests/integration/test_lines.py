@@ -11,16 +11,16 @@ from pyiceberg.table import Table
 
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Tables
-from archiver.errors import RetryLater
-from archiver.ids import SeededIds, new_uuid
+from archiver.config.settings import TopicSettings
 from archiver.ledger.leader import Leader
 from archiver.objects.local import LocalObjectStore
 from archiver.proto import intake_log_pb2 as pb
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from intake.fold import IntakeFold
-from reconcile.lines import LineReader, TopicLine
-from tests.support.foreign_hands import (
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import SeededIds, new_uuid
+from intake.log.backlog import Backlog
+from intake.log.fold import IntakeFold
+from reconcile.snapshot.retention_floor import LineReader, TopicLine
+from tests.support.catalog.foreign_hands import (
     compact,
     expire,
     expire_all_but_current,
@@ -30,7 +30,7 @@ from tests.support.foreign_hands import (
     swap_files,
     view_of,
 )
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
+from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 
 ICEBERG = {"kind": "iceberg", "catalog": "local", "table": "demo.flights"}
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.settings_groups import LogSettings
-from intake.backlog import Backlog
-from tests.support.deployment import ROOT
-from tests.support.intake_entries import topic_id_of
-from tests.support.log_filling import PARTITIONS, SEGMENTS, LongLog, entries, peak_bytes
+from archiver.config.groups import LogSettings
+from intake.log.backlog import Backlog
+from tests.support.builders.deployment import ROOT
+from tests.support.intake.intake_entries import topic_id_of
+from tests.support.log.log_filling import PARTITIONS, SEGMENTS, LongLog, entries, peak_bytes
 
 ENTRIES = int(os.environ.get("ARCHIVER_LOG_ENTRIES", "20000"))
 STEP = 2_500
@@ -62,7 +62,7 @@ def test_metadata_and_restart_stay_small(tmp_path: Path) -> None:
     living.close()
     at_s = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.log_filling", str(tmp_path)],
+        [sys.executable, "-m", "tests.support.log.log_filling", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,

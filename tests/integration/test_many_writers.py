@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from intake.reader import IntakeReader
-from tests.support.intake_rig import IntakeRig
-from tests.support.wide_sender import ROWS_PER_PARTITION, TOPIC, rows_of
+from intake.read.reader import IntakeReader
+from tests.support.intake.intake_rig import IntakeRig
+from tests.support.intake.wide_sender import ROWS_PER_PARTITION, TOPIC, rows_of
 
 PROCESSES = 8
 PARTITIONS = 400
@@ -23,7 +23,7 @@ BATCHES = 5
 @pytest.mark.timeout(300)
 def test_eight_processes_share_one_log(tmp_path: Path) -> None:
     names = [f"sender-{number}" for number in range(PROCESSES)]
-    command = [sys.executable, "-W", "error", "-m", "tests.support.wide_sender", str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-m", "tests.support.intake.wide_sender", str(tmp_path)]
     senders = [
         subprocess.Popen(
             [*command, name, str(PARTITIONS), str(BATCHES)],

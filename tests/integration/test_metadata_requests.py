@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog import metadata_cache
-from archiver.catalog.iceberg_io import DurableFileIO
-from archiver.catalog.metadata_cache import MetadataCache
-from archiver.clock import ManualClock
-from tests.support.driver import Driver
-from tests.support.eager_hour import MetadataRequests, commit, in_bucket, upkeep
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
-from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
+from archiver.catalog.iceberg import metadata_cache
+from archiver.catalog.iceberg.local_io import DurableFileIO
+from archiver.catalog.iceberg.metadata_cache import MetadataCache
+from archiver.runtime.clock import ManualClock
+from tests.support.builders.driver import Driver
+from tests.support.builders.eager_hour import MetadataRequests, commit, in_bucket, upkeep
+from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 
 COMMITS = 5
 A_COMMIT_MAX = 20

@@ -8,23 +8,23 @@ from typing import Any
 
 import pytest
 
-from archiver import failpoints
-from archiver.daemon.sight import Sight
-from archiver.errors import RetryLater
-from archiver.jobs.refined import PlanResult, RefineJob
-from archiver.settings_daemon import MetricsSettings
+from archiver.config.daemon import MetricsSettings
+from archiver.daemon.status_poller import Sight
+from archiver.refine.task import PlanResult, RefineJob
+from archiver.runtime import failpoints
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.metric_names import METRICS
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
-from archiver.status.numbers import Numbers, sources_of
-from archiver.telemetry_metrics import METRICS
+from archiver.status.metric_registry import Numbers, sources_of
 from intake.records import Record
-from intake.sources.files import FilesState
-from intake.writer import IntakeWriter
-from reconcile.pin import metrics_of
-from tests.support.deployment import Deployment
-from tests.support.driver import WAIT_S, Driver, refine_here
-from tests.support.protos import TIMESTAMP, F, descriptor_set, field, file_of
-from tests.support.scrapes import Series, series, shown, table_names
+from intake.sources.files.source import FilesState
+from intake.write.writer import IntakeWriter
+from reconcile.snapshot.oldest_required import metrics_of
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import WAIT_S, Driver, refine_here
+from tests.support.process.scrapes import Series, series, shown, table_names
+from tests.support.schema.protos import TIMESTAMP, F, descriptor_set, field, file_of
 
 BROKEN: dict[str, bytes] = {
     "malformed": b"\x08",

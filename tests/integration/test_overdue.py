@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from archiver import Reader, Writer
-from archiver.errors import ProducerFenced
-from tests.support.deployment import Deployment
-from tests.support.processes import until
+from archiver.runtime.errors import ProducerFenced
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
 
 
 def test_a_writer_ends_what_is_overdue(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import json
 import subprocess
 import sys
 
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 
 def test_an_altered_page_of_an_intake_file_takes_no_memory() -> None:
     """72 KB took 2.1 GB; this one took its 120 MiB."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.page_bomb"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "tests.support.intake.page_bomb"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -98,7 +98,7 @@ def test_a_small_file_takes_little_memory(name: str, tmp_path: Path) -> None:
     write(
         tmp_path / "warm.parquet", {"value": pa.array([b"v"] * 1000), "headers": pa.array([[{"key": "a", "value": b"b"}]] * 1000, HEADERS)}
     )
-    command = [sys.executable, "-m", "tests.support.parquet_memory", str(path)]
+    command = [sys.executable, "-m", "tests.support.intake.parquet_memory", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from archiver import failpoints
-from archiver.catalog.layout import PARTITION_BY
+from archiver.catalog.table_layout import PARTITION_BY
 from archiver.objects.paths import parse_archive_key
-from tests.support.deployment import ROOT, Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.rebuilding import lose_catalog, lose_metadata
-from tests.support.reconciling import archived, control_tail, left, metadata_location, reconciled
+from archiver.runtime import failpoints
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.builders.rebuilding import lose_catalog, lose_metadata
+from tests.support.builders.reconciling import archived, control_tail, left, metadata_location, reconciled
 
 KILL_TIMEOUT_S = 60
 SENT = {0: 9, 1: 3}
@@ -121,8 +121,9 @@ def test_killed_at_any_step_the_next_process_goes_on(deployment: Deployment, poi
     with Driver(deployment) as driver:
         send(driver)
     program = (
-        "import sys; from pathlib import Path; from archiver import failpoints; from tests.support.deployment import Deployment\n"
-        "from tests.support.driver import Driver\n"
+        "import sys; from pathlib import Path; from archiver.runtime import failpoints\n"
+        "from tests.support.builders.deployment import Deployment\n"
+        "from tests.support.builders.driver import Driver\n"
         "class Same(Deployment):\n"
         "    def __post_init__(self): pass\n"
         "driver = Driver(Same(Path(sys.argv[1]), True)); failpoints.arm(sys.argv[2]); driver.archive()\n"

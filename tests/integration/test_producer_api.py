@@ -11,8 +11,8 @@ import pytest
 
 from archiver import Reader, Writer
 from archiver.api import Producer
-from archiver.errors import InvalidInput, NotFound, ProducerFenced
-from tests.support.deployment import Deployment
+from archiver.runtime.errors import InvalidInput, NotFound, ProducerFenced
+from tests.support.builders.deployment import Deployment
 
 WAIT_S = 30.0
 

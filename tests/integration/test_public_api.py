@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from archiver import Reader, Writer
-from archiver.errors import ConfigInvalid, Halt, InvalidInput, NotFound, RecordRefused
-from intake.partitioner import partition_for
-from tests.support.deployment import ROOT, Deployment
-from tests.support.driver import Driver
-from tests.support.orders import order
+from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, NotFound, RecordRefused
+from intake.write.partitioner import partition_for
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.builders.driver import Driver
+from tests.support.schema.orders import order
 
 WAIT_S = 30.0
 

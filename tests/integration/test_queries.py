@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 from archiver.catalog.engines import KEY_VARIABLES, spark_sql
-from archiver.objects.place import StorePlace
+from archiver.config.settings import load_settings
+from archiver.objects.location import StorePlace
 from archiver.query.faithful import faithful
-from archiver.settings import load_settings
-from tests.support.asked_engines import Answer, AskedSpark, AskedTrino
-from tests.support.mapping_page import hexadecimal
+from tests.support.catalog.query_lake import ARCHIVES, BROKEN, CATALOG, DAYS, Lake, Sent, filled
+from tests.support.catalog.rest_catalog import RestCatalog
+from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
+from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 from tests.support.pages import ROOT, Block, blocks
-from tests.support.query_lake import ARCHIVES, BROKEN, CATALOG, DAYS, Lake, Sent, filled
-from tests.support.rest_catalog import RestCatalog
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server
-from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
-from tests.support.shaped_rows import shaped
-from tests.support.spark_process import Refused
-from tests.support.trino_server import TrinoServer
+from tests.support.schema.mapping_page import hexadecimal
+from tests.support.schema.shaped_rows import shaped
+from tests.support.servers.trino_server import TrinoServer
+from tests.support.spark.asked_engines import Answer, AskedSpark, AskedTrino
+from tests.support.spark.spark_process import Refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]  # a time limit counts the fixtures of a file's first test
 

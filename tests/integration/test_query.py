@@ -20,16 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import LongType, StringType
 
-from archiver.errors import Halt
 from archiver.query import duck
 from archiver.query.columns import columns_of
 from archiver.query.duck import QueryTable
 from archiver.query.faithful import faithful
-from archiver.schema.layout import arrow_schema_of
-from tests.support.deployment import Deployment, Done
-from tests.support.driver import Driver, catalog_table
-from tests.support.foreign_rows import hide, rewrite
-from tests.support.orders import order
+from archiver.runtime.errors import Halt
+from archiver.schema.columns import arrow_schema_of
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.catalog.foreign_rows import hide, rewrite
+from tests.support.schema.orders import order
 
 MEMORY = ("--memory", "200MiB", "--threads", "1")
 

@@ -21,12 +21,12 @@ import pytest
 
 from archiver.query import duck
 from archiver.query.duck import Limits, QueryTable
-from tests.support.deployment import Deployment
+from tests.support.builders.deployment import Deployment
 
 SCHEMA = '{"type": "struct", "fields": [{"id": 1, "name": "a", "required": false, "type": "long"}]}'
 CHILD = """
 import sys
-from archiver.assemble import Application
+from archiver.app.application import Application
 from archiver.cli.app import main
 from archiver.query import duck
 

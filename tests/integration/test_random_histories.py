@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
-from archiver.errors import ArchiverError
-from archiver.jobs.refined import PlanResult, RefineJob
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, refine_here
-from tests.support.orders import order
-from tests.support.transactions import Transactional
+from archiver.refine.task import PlanResult, RefineJob
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, refine_here
+from tests.support.intake.transactions import Transactional
+from tests.support.schema.orders import order
 
 SEEDS = int(os.environ.get("ARCHIVER_HISTORY_SEEDS", "6"))
 STEPS = 40

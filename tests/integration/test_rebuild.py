@@ -15,15 +15,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from archiver import failpoints
 from archiver.catalog import restore
-from archiver.catalog.layout import REBUILT, WATERMARKS, stream_fields
+from archiver.catalog.table_layout import REBUILT, WATERMARKS, stream_fields
 from archiver.catalog.tables import SwapOutcome
 from archiver.objects.paths import parse_archive_key
-from tests.support.deployment import Deployment, Done
-from tests.support.driver import Driver, append_nothing, catalog_table
-from tests.support.orders import order
-from tests.support.rebuilding import (
+from archiver.runtime import failpoints
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.builders.driver import Driver, append_nothing, catalog_table
+from tests.support.builders.rebuilding import (
     TABLES,
     Before,
     copied,
@@ -35,7 +34,8 @@ from tests.support.rebuilding import (
     rows_of,
     uuid_of,
 )
-from tests.support.tables import data_file
+from tests.support.catalog.tables import data_file
+from tests.support.schema.orders import order
 
 STEPS = [f"{step}.{when}" for step in ("table.create", "table.swap", "committed.append") for when in ("before", "after")]
 

@@ -12,15 +12,13 @@ from pathlib import Path
 import pytest
 from pyiceberg.transforms import HourTransform
 
-from archiver import failpoints
-from archiver.clock import SystemClock
 from archiver.log.lease import FileLease
-from reconcile.reconcile_run import LOOKS_MAX
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, append_nothing, catalog_table
-from tests.support.foreign_hands import live
-from tests.support.foreign_rows import hide, rewrite
-from tests.support.reconciling import (
+from archiver.runtime import failpoints
+from archiver.runtime.clock import SystemClock
+from reconcile.repair.run import LOOKS_MAX
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, append_nothing, catalog_table
+from tests.support.builders.reconciling import (
     LATER_S,
     archived,
     commits,
@@ -32,6 +30,8 @@ from tests.support.reconciling import (
     reconciled,
     roll_back,
 )
+from tests.support.catalog.foreign_hands import live
+from tests.support.catalog.foreign_rows import hide, rewrite
 
 DAYS_S = 5 * 86400.0
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
-from archiver.errors import RetryLater
-from reconcile.reconcile_run import Fix
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.foreign_rows import rewrite
-from tests.support.reconciling import archived, control_tail, fixed, left, metadata_location, others_go_on, reconciled, roll_back
+from archiver.runtime import failpoints
+from archiver.runtime.errors import RetryLater
+from reconcile.repair.run import Fix
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.builders.reconciling import archived, control_tail, fixed, left, metadata_location, others_go_on, reconciled, roll_back
+from tests.support.catalog.foreign_rows import rewrite
 
 ROLLED_BACK = [("rolled-back", "clicks")]
 _UNASKED: tuple[Fix, ...] = ("nothing", "safe")

@@ -13,16 +13,16 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from archiver.assemble import Application
-from archiver.errors import Halt, OutcomeUnknown, RetryLater
-from archiver.jobs.refined import PlanResult, RefineOptions, TaskDescriptor
-from archiver.jobs.task import run_bundle
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import parse_archive_key
-from archiver.settings import load_settings
-from tests.support.intake_files import Intake, Row
-from tests.support.processes import until
-from tests.support.refining import DAY, NOW, task_of
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.task import PlanResult, RefineOptions, TaskDescriptor
+from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
+from tests.support.builders.refining import DAY, NOW, task_of
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.process.processes import until
 
 PATIENCE_S = 30.0
 PARTITIONS = 6

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted
-from archiver.ids import TopicId
-from archiver.jobs.archive_file import footer_values
-from archiver.jobs.plan import Plan
-from archiver.jobs.refined import RefineOptions
 from archiver.ledger.archives import ArchiveFile
 from archiver.objects.local import LocalObjectStore
+from archiver.refine.archive_file import footer_values
+from archiver.refine.plan import Plan
+from archiver.refine.task import RefineOptions
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId
 from archiver.stream.stream import RecordStream
-from tests.support.intake_files import Intake, Opened, Row
-from tests.support.orders import raw_schema
-from tests.support.refining import CLUSTER, DAY, NOW, kafka, refine, table_of
+from tests.support.builders.refining import CLUSTER, DAY, NOW, kafka, refine, table_of
+from tests.support.intake.intake_files import Intake, Opened, Row
+from tests.support.schema.orders import raw_schema
 
 MANY_SEEDS = 12
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 MIB = 1 << 20
 
 
 def program(folder: Path, *bounds: int) -> str:
     """Run it; what it printed."""
-    command = [sys.executable, "-m", "tests.support.refine_memory", str(folder), *map(str, bounds)]
+    command = [sys.executable, "-m", "tests.support.builders.refine_memory", str(folder), *map(str, bounds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -13,18 +13,18 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from archiver.errors import Halt, RetryLater
-from archiver.jobs.plan import Plan
-from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions
-from archiver.jobs.task import run_bundle
+from archiver.config.settings import SparkSettings
 from archiver.objects.local import LocalObjectStore
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions, properties
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import order, order_schema, rows_of
-from tests.support.refining import job_of
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.plan import Plan
+from archiver.refine.spark_job import SparkRefiner
+from archiver.refine.task import PlanResult, RefineJob, RefineOptions
+from archiver.runtime.errors import Halt, RetryLater
+from archiver.spark.session import SparkSessions, properties
+from tests.support.builders.refining import job_of
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import order, order_schema, rows_of
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
 NOW = 1_728_003_600_000_000

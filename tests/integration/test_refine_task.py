@@ -12,28 +12,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicId
-from archiver.jobs.archive_file import footer_values
-from archiver.jobs.encodings import ROWS_MIN
-from archiver.jobs.pieces import kept
-from archiver.jobs.plan import ROW_OVERHEAD_BYTES
-from archiver.jobs.plan_writer import PlanWriter
-from archiver.jobs.refined import PlanResult, RefineOptions, pack, unpack_result, unpack_task
-from archiver.jobs.rows import TopicRows
-from archiver.jobs.task import run_bundle
-from archiver.jobs.uploads import Uploads
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
+from archiver.refine.archive_file import footer_values
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.encodings import ROWS_MIN
+from archiver.refine.plan import ROW_OVERHEAD_BYTES
+from archiver.refine.plan_writer import PlanWriter
+from archiver.refine.row_buffers import kept
+from archiver.refine.rows import TopicRows
+from archiver.refine.task import PlanResult, RefineOptions, pack, unpack_result, unpack_task
+from archiver.refine.uploads import Uploads
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId
 from archiver.schema.codec import RecordCodec
-from archiver.schema.state import bounded_columns
+from archiver.schema.evolution.state import bounded_columns
 from archiver.stream.rebuild import from_intake
 from archiver.stream.seal import check_seal
-from intake.digest import RecordsDigest
-from intake.reader import IntakeReader
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import order, order_schema, rows_of
-from tests.support.refining import CLUSTER, DAY, NOW, S, kafka, refine, table_of, task_of
+from intake.read.digest import RecordsDigest
+from intake.read.reader import IntakeReader
+from tests.support.builders.refining import CLUSTER, DAY, NOW, S, kafka, refine, table_of, task_of
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import order, order_schema, rows_of
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver import failpoints
-from archiver.jobs.pieces import Piece, copied
-from archiver.jobs.plan import Plan
-from archiver.jobs.refined import RefineOptions
-from archiver.jobs.task import run_bundle
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import archive_key
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.plan import Plan
+from archiver.refine.row_buffers import Piece, copied
+from archiver.refine.task import RefineOptions
+from archiver.runtime import failpoints
 from intake.segments import BASE, END, FIRST_ROW, LOG_INDEX, Numbers, Segments
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import order, order_schema, raw_schema
-from tests.support.refining import DAY, NOW, identify, refine, task_of
+from tests.support.builders.refining import DAY, NOW, identify, refine, task_of
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import order, order_schema, raw_schema
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_missing_memory_for_what_is_kept_of_a_row_group_is_to_be_tried_again(
             raise pa.ArrowMemoryError("no memory left")
         return copied(pieces)
 
-    monkeypatch.setattr("archiver.jobs.task.copied", failing)
+    monkeypatch.setattr("archiver.refine.demultiplexer.copied", failing)
     one, other = refine(intake, [*intake.plans(topic, 0), *intake.plans(topic, 1)])
     assert (one.error, other.error, list(store.list("archive/"))) == ("retry", "retry", [])
     monkeypatch.undo()

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver.jobs.pieces import Kept, Piece
-from archiver.jobs.pieces import copied as copied_pieces
-from archiver.jobs.plan_writer import PlanWriter
-from archiver.jobs.refined import RefineOptions
 from archiver.objects.local import LocalObjectStore
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import rows_of
-from tests.support.refining import NOW, kafka, refine, table_of
+from archiver.refine.plan_writer import PlanWriter
+from archiver.refine.row_buffers import Kept, Piece
+from archiver.refine.row_buffers import copied as copied_pieces
+from archiver.refine.task import RefineOptions
+from tests.support.builders.refining import NOW, kafka, refine, table_of
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import rows_of
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid
+from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.fetch import SchemaFetcher
 from archiver.registry.fetched import Fetched
-from archiver.schema.state import SourceSchema
-from archiver.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.protos import message_class
-from tests.support.real_registry import RealRegistry, real_registry, registry_program  # noqa: F401 - fixtures
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.evolution.state import SourceSchema
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.schema.protos import message_class
+from tests.support.schema.real_registry import RealRegistry, real_registry, registry_program  # noqa: F401 - fixtures
 
 MONEY = 'syntax = "proto3"; package shop; message Money { int64 units = 1; string currency = 2; }'
 ORDER = (

@@ -13,19 +13,19 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
-from archiver import failpoints
-from archiver.assemble import Application
-from archiver.catalog.iceberg_values import data_file_of
-from archiver.errors import NotFound, OutcomeUnknown, RetryLater
+from archiver.app.application import Application
+from archiver.catalog.iceberg.values import data_file_of
+from archiver.config.settings import load_settings
 from archiver.events.types import DataFile
 from archiver.objects.paths import parse_archive_key
-from archiver.settings import load_settings
-from archiver.status.telling import document_of, lines_of
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, append_nothing, catalog_table, properties_of
-from tests.support.foreign_hands import _Replace
-from tests.support.orders import DESCRIPTOR_SET, order
-from tests.support.undecoded import COUNT, files_of_table, replay, rows_in_table, send_unmended, undecoded_in_table
+from archiver.runtime import failpoints
+from archiver.runtime.errors import NotFound, OutcomeUnknown, RetryLater
+from archiver.status.explanation_text import document_of, lines_of
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, append_nothing, catalog_table, properties_of
+from tests.support.builders.undecoded import COUNT, files_of_table, replay, rows_in_table, send_unmended, undecoded_in_table
+from tests.support.catalog.foreign_hands import _Replace
+from tests.support.schema.orders import DESCRIPTOR_SET, order
 
 REPLAYING = [name for name in failpoints.NAMES if name.startswith("replay.")]
 
@@ -182,7 +182,7 @@ def test_a_limit_of_files_leaves_the_rest_to_the_next_run(driver: Driver, monkey
 def test_more_archives_than_one_snapshot_exchanges(driver: Driver, deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in range(1, 5):
         send_unmended(driver, monkeypatch, first=100 * place)
-    monkeypatch.setattr("archiver.jobs.replay.EXCHANGED_TOGETHER_MAX", 2)
+    monkeypatch.setattr("archiver.rewrite.replay.EXCHANGED_TOGETHER_MAX", 2)
     before, files = driver.records("orders"), files_of_table(deployment)
     done = replay(driver)
     assert (done.state, done.archives, done.decoded, done.left, done.skipped) == ("replayed", 5, 20, 5, [])

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.jobs.rows import TopicRows
+from archiver.refine.rows import TopicRows
 from intake.records import Record
 from tests.integration.test_replay import _customer_as_bytes
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.orders import order
-from tests.support.undecoded import files_of_table, replay, rows_in_table, send_unmended
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.undecoded import files_of_table, replay, rows_in_table, send_unmended
+from tests.support.schema.orders import order
 
 
 @pytest.fixture

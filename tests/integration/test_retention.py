@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from archiver.objects.paths import parse_archive_key
-from reconcile.clean_report import CleanReport
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, catalog_table
-from tests.support.retention import keep
+from reconcile.vacuum.report import CleanReport
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, catalog_table
+from tests.support.builders.retention import keep
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

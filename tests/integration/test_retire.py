@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.evidence import Known, judge, read_evidence
-from archiver.catalog.layout import StreamFields
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.retire import below_start
+from archiver.catalog.table_layout import StreamFields
 from archiver.catalog.tables import LiveFile, Tables
-from archiver.errors import Deposed
-from archiver.ids import SeededIds, new_uuid
 from archiver.ledger.leader import Leader
 from archiver.proto import control_log_pb2 as pb
-from tests.support.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, view_of
-from tests.support.tables import IDENTIFIER, Bench, FaultyTables, SwapFault, offsets_in, rows, topic_bytes
+from archiver.runtime.errors import Deposed
+from archiver.runtime.ids import SeededIds, new_uuid
+from tests.support.catalog.foreign_hands import check_rows, compact, expire_all_but_current, iceberg_tables, view_of
+from tests.support.catalog.tables import IDENTIFIER, Bench, FaultyTables, SwapFault, offsets_in, rows, topic_bytes
 
 FIELDS = StreamFields(1, 2, 3)
 OURS = "s3://b/archive/" + "ab" * 16 + "/data/partition=00000/year=2024/month=10/day=04/" + f"{0:020}-{10:020}-{1:08}.parquet"

@@ -13,10 +13,10 @@ from archiver.cli.ledger import _events
 from archiver.events import codec
 from archiver.events.types import CommitComplete, CommitToTable, DataComplete, DataWritten, Event, StartCommit
 from archiver.objects import paths
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.orders import order
-from tests.support.transactions import Transactional
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.intake.transactions import Transactional
+from tests.support.schema.orders import order
 
 
 @pytest.fixture

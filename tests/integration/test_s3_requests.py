@@ -8,23 +8,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.ids import SystemIds
-from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor, pack
-from archiver.jobs.task import run_bundle
+from archiver.config.topics import READS_OF_A_BUCKET
 from archiver.objects.cluster import ensure_cluster
-from archiver.objects.place import StorePlace
-from archiver.objects.s3 import S3ObjectStore
-from archiver.settings_topics import READS_OF_A_BUCKET
+from archiver.objects.location import StorePlace
+from archiver.objects.s3.store import S3ObjectStore
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.spark_job import SparkRefiner
+from archiver.refine.task import PlanResult, RefineJob, RefineOptions, RefineTopic, TaskDescriptor, pack
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.ids import SystemIds
 from archiver.stream.archives import list_archives, read_footer
-from intake.reader import IntakeReader
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import raw_schema
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import SECRET_ACCESS_KEY, S3Server
-from tests.support.s3_store import options, place, s3_server  # noqa: F401 - a fixture
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from intake.read.reader import IntakeReader
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import SECRET_ACCESS_KEY, S3Server
+from tests.support.objects.s3_store import options, place, s3_server  # noqa: F401 - a fixture
+from tests.support.schema.orders import raw_schema
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 FILES = 6
 DAY_US = 86_400_000_000

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from pyiceberg.types import LongType, StringType
 
-from archiver import failpoints
-from archiver.assemble import Application
-from archiver.errors import RetryLater
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
 from archiver.ledger.views import TopicLedger
-from archiver.schema.state import TopicSchema
-from archiver.settings import load_settings
-from tests.support.deployment import ROOT, Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.protos import F, field, file_of, message_class, source
+from archiver.runtime import failpoints
+from archiver.runtime.errors import RetryLater
+from archiver.schema.evolution.state import TopicSchema
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.schema.protos import F, field, file_of, message_class, source
 
 TABLE = "shop.sales"
 KILL_TIMEOUT_S = 60
@@ -249,9 +249,9 @@ STEPS = ("schema.append.before", "schema.append.after", "table.evolve.before", "
 KILLED = """
 import sys
 from pathlib import Path
-from archiver import failpoints
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
+from archiver.runtime import failpoints
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
 
 class Found(Deployment):
     def __post_init__(self) -> None:

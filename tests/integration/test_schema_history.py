@@ -1,7 +1,7 @@
 """Walks of 200 schema changes: every old record keeps its meaning for every engine, and its bytes for `consume`.
 
-The archiver archives a topic whose message changes at random. `tests.support.schema_history` knows from the descriptors alone which values
-belong to which column; at the end the whole table is read by pyiceberg, by `archiver query`, and by Spark with Iceberg's runtime.
+The archiver archives a topic whose message changes at random. `tests.support.schema.schema_history` knows from the descriptors alone which
+values belong to which column; at the end the whole table is read by pyiceberg, by `archiver query`, and by Spark with Iceberg's runtime.
 `ARCHIVER_SCHEMA_SEEDS=N` adds a walk for every five, and archives more often in all of them (`make sweep`).
 """
 
@@ -25,13 +25,13 @@ import pytest
 
 from archiver.catalog.engines import SPARK_PACKAGES
 from archiver.query.duck import Limits, asked
-from archiver.schema.recorded import TopicSchema
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.maven import jars
-from tests.support.protos import fill, message_class
-from tests.support.schema_history import BESIDE, Level, found, wanted
-from tests.support.schema_walks import walk
+from archiver.schema.evolution.recorded import TopicSchema
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.schema.protos import fill, message_class
+from tests.support.schema.schema_history import BESIDE, Level, found, wanted
+from tests.support.schema.schema_walks import walk
+from tests.support.servers.maven import jars
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -174,7 +174,7 @@ def test_consume_gives_every_record_back(walks: Callable[[int], History], seed: 
 def test_spark_reads_all_history(walks: Callable[[int], History]) -> None:
     """The first walks (at most two) in one process, which is none of ours."""
     histories = [walks(seed) for seed in SEEDS[:2]]
-    program = Path(__file__).parents[1] / "support" / "spark_history.py"
+    program = Path(__file__).parents[1] / "support" / "spark" / "spark_history.py"
     folders = [str(history.deployment.root) for history in histories]
     done = subprocess.run(
         [sys.executable, str(program), ",".join(map(str, jars(*SPARK_PACKAGES))), TABLE, *folders],

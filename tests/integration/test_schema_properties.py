@@ -19,20 +19,20 @@ import pyarrow as pa
 import pytest
 from google.protobuf.message import DecodeError
 
-from archiver.errors import ConfigInvalid
 from archiver.objects.local import LocalObjectStore
-from archiver.schema.causes import cause_of
+from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.codec import RecordCodec
-from archiver.schema.descriptors import source_tree
-from archiver.schema.state import TopicSchema, decide
-from archiver.schema.tree import JsonForm, Kind, MessageTree
-from tests.support.column_reading import Reader
-from tests.support.intake_files import Intake, Row
-from tests.support.protos import message_class, order_file, source
-from tests.support.random_protos import Made, fill, random_schema
-from tests.support.refining import NOW, refine, table_of
-from tests.support.wire_mutations import UNKNOWN_NUMBERS, UNKNOWN_WIRES, enveloped, mutated, newer, read_envelope
-from tests.support.wire_reading import holds_bad_text, holds_number_zero, is_map, item_of, scan
+from archiver.schema.evolution.state import TopicSchema, decide
+from archiver.schema.protobuf.descriptors import source_tree
+from archiver.schema.protobuf.error_causes import cause_of
+from archiver.schema.protobuf.tree import JsonForm, Kind, MessageTree
+from tests.support.builders.refining import NOW, refine, table_of
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.column_reading import Reader
+from tests.support.schema.protos import message_class, order_file, source
+from tests.support.schema.random_protos import Made, fill, random_schema
+from tests.support.schema.wire_mutations import UNKNOWN_NUMBERS, UNKNOWN_WIRES, enveloped, mutated, newer, read_envelope
+from tests.support.schema.wire_reading import holds_bad_text, holds_number_zero, is_map, item_of, scan
 
 ENGINES = ("ptars", "protobuf")
 TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))

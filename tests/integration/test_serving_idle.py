@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from archiver import failpoints
-from archiver.assemble import Application
+from archiver.app.application import Application
+from archiver.config.settings import load_settings
 from archiver.daemon.tick import Tick
-from archiver.errors import ArchiverError, LeaseHeld
-from archiver.jobs.looks import Looks
-from archiver.jobs.report import ArchiveReport
-from archiver.jobs.run import ArchiveRun
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver, refine_here
+from archiver.publish.report import ArchiveReport
+from archiver.publish.round import ArchiveRun
+from archiver.refine.schedule import Looks
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError, LeaseHeld
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver, refine_here
 
 
 class Lasting(Driver):

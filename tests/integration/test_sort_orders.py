@@ -12,9 +12,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import AddSortOrderUpdate, SetDefaultSortOrderUpdate
 
-from archiver.catalog.iceberg_values import adds_order
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
+from archiver.catalog.iceberg.values import adds_order
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
 
 
 def orders(deployment: Deployment) -> tuple[list[int], int]:
@@ -39,7 +39,7 @@ def test_a_new_table_lists_order_0_and_keeps_its_default(tmp_path: Path) -> None
 def test_a_table_of_an_older_version_gets_order_0_with_the_next_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deployment = Deployment(tmp_path / "d")
     with monkeypatch.context() as patched:
-        patched.setattr("archiver.catalog.iceberg.unlisted_orders", lambda metadata: ())
+        patched.setattr("archiver.catalog.iceberg.adapter.unlisted_orders", lambda metadata: ())
         with Driver(deployment) as driver:
             assert archive(driver) == "archived"
     assert orders(deployment) == ([1], 1)

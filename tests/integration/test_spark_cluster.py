@@ -19,12 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.deployment import Deployment, Done
-from tests.support.driver import Driver
-from tests.support.etcd_server import free_port
-from tests.support.orders import order
-from tests.support.processes import until
-from tests.support.spark_cluster import DRIVER, Cluster, SparkProcess
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.builders.driver import Driver
+from tests.support.log.etcd_server import free_port
+from tests.support.process.processes import until
+from tests.support.schema.orders import order
+from tests.support.spark.spark_cluster import DRIVER, Cluster, SparkProcess
 
 pytestmark = [
     pytest.mark.slow,

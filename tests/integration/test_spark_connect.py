@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_spark_cluster import COMMAND_S, PAUSE, archive, archiving, check, deployment_on, paused
-from tests.support.deployment import ROOT, Deployment
-from tests.support.etcd_server import free_port
-from tests.support.processes import until
-from tests.support.spark_cluster import SparkProcess, connect_server
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.log.etcd_server import free_port
+from tests.support.process.processes import until
+from tests.support.spark.spark_cluster import SparkProcess, connect_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -92,8 +92,8 @@ def test_the_first_interrupt_in_the_middle_of_a_job_ends_the_command(server: Spa
 
 SESSIONS = """
 import os, sys
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 
 settings = SparkSettings(remote=f"sc://{sys.argv[1]}", conf={"spark.sql.session.timeZone": "UTC"})
 sessions = SparkSessions(settings, os.environ)
@@ -114,8 +114,8 @@ def test_a_session_that_the_server_has_ended_is_begun_anew(server: SparkProcess)
 
 LEFT = """
 import faulthandler, gc, os, sys
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Results
 
 faulthandler.dump_traceback_later(60, exit=True)
@@ -142,11 +142,11 @@ def test_a_session_that_was_left_may_be_collected_at_any_time(server: SparkProce
 ROUNDS = """
 import os, signal, sys, time
 from pathlib import Path
-from archiver.assemble import Application
-from archiver.clock import SystemClock
-from archiver.errors import RetryLater
-from archiver.settings import SparkSettings, load_settings
-from archiver.spark_session import SparkSessions, parallelism
+from archiver.app.application import Application
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import RetryLater
+from archiver.config.settings import SparkSettings, load_settings
+from archiver.spark.session import SparkSessions, parallelism
 from intake.records import Record
 from pyspark.errors import PySparkException
 

@@ -25,10 +25,10 @@ from tests.integration.test_spark_cluster import (
     paused,
     resumed,
 )
-from tests.support.deployment import Deployment, Done
-from tests.support.driver import Driver
-from tests.support.processes import until
-from tests.support.spark_cluster import Cluster
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
+from tests.support.spark.spark_cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,
@@ -104,9 +104,9 @@ ROUNDS = """
 import os
 import sys
 from pathlib import Path
-from archiver.assemble import Application
-from archiver.clock import SystemClock
-from archiver.settings import load_settings
+from archiver.app.application import Application
+from archiver.runtime.clock import SystemClock
+from archiver.config.settings import load_settings
 
 application = Application(load_settings(Path(sys.argv[1]), {}), os.environ, SystemClock())
 for topic in ("clicks", "orders"):

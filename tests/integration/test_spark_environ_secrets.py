@@ -29,9 +29,9 @@ from pathlib import Path
 import pyarrow as pa
 import psutil
 from pydantic import SecretStr
-from archiver.redaction import hide
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.runtime.redaction import hide
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 
 hide([os.environ["SPARK_REFERENCED"]])
 settings = SparkSettings(

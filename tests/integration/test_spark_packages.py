@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_spark_cluster import COMMAND_S, archive, archives, archiving, check, deployment_on, made_here
-from tests.support.deployment import ROOT
-from tests.support.etcd_server import free_port
-from tests.support.processes import descendants, until
-from tests.support.spark_archive import bare_environment, copied_packages, packed_environment
-from tests.support.spark_cluster import HOST, Cluster, SparkProcess
+from tests.support.builders.deployment import ROOT
+from tests.support.log.etcd_server import free_port
+from tests.support.process.processes import descendants, until
+from tests.support.spark.spark_archive import bare_environment, copied_packages, packed_environment
+from tests.support.spark.spark_cluster import HOST, Cluster, SparkProcess
 
 pytestmark = [
     pytest.mark.slow,

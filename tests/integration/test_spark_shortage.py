@@ -14,21 +14,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.errors import Halt, RetryLater
-from archiver.jobs import refine_spark
-from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import PlanResult, RefineJob
-from archiver.jobs.task import run_bundle
-from archiver.jobs.worker import refine_batches
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
-from archiver.spark_session import SparkSessions
-from archiver.spark_turns import SparkTurns
-from intake.reader import IntakeReader
-from reconcile.spark.reader import SparkRows, _results
-from tests.support.intake_files import Intake, Row
-from tests.support.refining import CLUSTER, NOW, job_of_rows
-from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
+from archiver.objects.location import StorePlace
+from archiver.refine import spark_job
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.spark_job import SparkRefiner
+from archiver.refine.spark_worker import refine_batches
+from archiver.refine.task import PlanResult, RefineJob
+from archiver.runtime.errors import Halt, RetryLater
+from archiver.spark.fair_lock import SparkTurns
+from archiver.spark.session import SparkSessions
+from intake.read.reader import IntakeReader
+from reconcile.audit.spark.reader import SparkRows, _results
+from tests.support.builders.refining import CLUSTER, NOW, job_of_rows
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 LARGE = 2**20
@@ -71,7 +71,7 @@ def named(error: Exception) -> str:
 def test_a_shortage_of_a_worker_is_waited_out(
     sessions: SparkSessions, job: RefineJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(refine_spark, "refine_batches", partial(raising, error))
+    monkeypatch.setattr(spark_job, "refine_batches", partial(raising, error))
     with pytest.raises(RetryLater, match="a worker ran short of something, the next run repeats the job"):
         SparkRefiner(sessions.session).refine(job)
     rows = SparkRows(sessions.session, SparkTurns(60).turn, 60, sessions.answering, StorePlace(f"file://{tmp_path}"), CLUSTER)
@@ -83,7 +83,7 @@ def test_a_shortage_of_a_worker_is_waited_out(
 def test_what_will_be_the_same_again_halts(
     sessions: SparkSessions, job: RefineJob, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(refine_spark, "refine_batches", partial(raising, error))
+    monkeypatch.setattr(spark_job, "refine_batches", partial(raising, error))
     with pytest.raises(Halt, match="worker"):
         SparkRefiner(sessions.session).refine(job)
 
@@ -122,7 +122,7 @@ def test_a_worker_that_is_short_of_something_halts_nothing(
             return str(error)
 
     with monkeypatch.context() as patch:
-        patch.setattr(refine_spark, "refine_batches", work)
+        patch.setattr(spark_job, "refine_batches", work)
         found = refined()
     assert "the next run repeats" in found if isinstance(found, str) else [one.error for one in found] == ["retry"], found
     assert list(intake.objects.list("archive/")) == []

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from pyspark import java_gateway
 
-from archiver.spark_session import _Start
+from archiver.spark.session import _Start
 
 PROGRAM = """
 import os, psutil
-from archiver.errors import Halt
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.runtime.errors import Halt
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 
 sessions = SparkSessions(SparkSettings(master="local[1]", driver_memory="200m"), os.environ)
 for _ in range(3):
@@ -57,8 +57,8 @@ def _run(program: str, scratch: Path, timeout_s: float = 110) -> subprocess.Comp
 
 UNNOTICED = """
 import os
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions, _process
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions, _process
 
 settings = SparkSettings(master="local[1]", driver_memory="600m")
 first = SparkSessions(settings, os.environ)
@@ -91,8 +91,8 @@ def test_a_start_has_an_end(seconds: str, timeout_s: float, code: int | None) ->
 
 INTERRUPTED = """
 import os
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 
 session = SparkSessions(SparkSettings(master="local[1]", driver_memory="600m"), os.environ).session()
 print(session.range(3).count(), len(os.listdir(os.environ["TMPDIR"])) > 0, flush=True)
@@ -111,8 +111,8 @@ MET = """
 import os, psutil, signal, threading, time
 from pyspark import SparkContext, java_gateway
 from archiver import spark_session
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 
 def interrupt():
     time.sleep(0.1)
@@ -150,9 +150,9 @@ def test_ctrl_c_ends_a_start_wherever_it_meets_it(tmp_path: Path) -> None:
 STOPPED = """
 import os, signal
 from pyspark import SparkContext
-from archiver.errors import RetryLater
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions, _process
+from archiver.runtime.errors import RetryLater
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions, _process
 
 sessions = SparkSessions(SparkSettings(master="local[1]", driver_memory="600m"), os.environ)
 initialize = SparkContext._initialize_context

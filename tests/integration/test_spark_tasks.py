@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from archiver.spark_tasks import handed_out
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from archiver.spark.tasks import handed_out
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 ANSWER = "part int, task binary"
 
@@ -32,7 +32,7 @@ def parents_of_workers() -> set[int]:
     found: dict[int, int] = {}
     for one in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # a worker that ended meanwhile
-            if "archiver.spark_daemon" in one.cmdline():
+            if "archiver.spark.pyspark_daemon" in one.cmdline():
                 found[one.pid] = one.ppid()
     return {pid for pid, parent in found.items() if parent not in found}
 

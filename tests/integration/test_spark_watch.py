@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from archiver.errors import RetryLater
-from archiver.jobs import refine_spark
-from archiver.jobs.refine_spark import SparkRefiner
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
-from archiver.spark_session import SparkSessions
-from archiver.spark_turns import SparkTurns
-from reconcile.spark.reader import SparkRows
-from tests.support.intake_files import Intake, Row
-from tests.support.processes import until
-from tests.support.refining import CLUSTER, NOW, job_of_rows
-from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
+from archiver.objects.location import StorePlace
+from archiver.refine import spark_job
+from archiver.refine.spark_job import SparkRefiner
+from archiver.runtime.errors import RetryLater
+from archiver.spark.fair_lock import SparkTurns
+from archiver.spark.session import SparkSessions
+from reconcile.audit.spark.reader import SparkRows
+from tests.support.builders.refining import CLUSTER, NOW, job_of_rows
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.process.processes import until
+from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 ASLEEP_S = 100.0
@@ -80,7 +80,7 @@ def test_a_refinement_whose_first_cancels_are_lost_ends_all_the_same(
     sessions: SparkSessions, lost: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of_rows(Intake(LocalObjectStore(tmp_path / "data")), [Row(NOW, b"one")])
-    monkeypatch.setattr(refine_spark, "refine_batches", asleep)
+    monkeypatch.setattr(spark_job, "refine_batches", asleep)
     began = time.monotonic()
     with pytest.raises(RetryLater, match="the refinement job was cancelled after 1 s"):
         SparkRefiner(sessions.session, TIME_S, sessions.answering).refine(job)
@@ -94,7 +94,7 @@ def test_ctrl_c_in_the_middle_of_a_job_cancels_it(
     who: str, sessions: SparkSessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is no error of Spark's, whatever call it met."""
-    monkeypatch.setattr(refine_spark, "refine_batches", asleep)
+    monkeypatch.setattr(spark_job, "refine_batches", asleep)
     running = sessions.session().sparkContext.statusTracker().getActiveJobsIds
 
     def work() -> object:

@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 import archiver
-from archiver.errors import Halt
-from archiver.jobs.refine_spark import SparkRefiner
-from archiver.jobs.refined import RefineJob
+from archiver.config.settings import SparkSettings
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import S3Options
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions, promised_cores
-from archiver.spark_worker import unfit
-from tests.support.deployment import ROOT, Deployment
-from tests.support.etcd_server import free_port
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import order, order_schema
-from tests.support.refining import NOW, job_of_rows
-from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
+from archiver.objects.location import S3Options
+from archiver.refine.spark_job import SparkRefiner
+from archiver.refine.task import RefineJob
+from archiver.runtime.errors import Halt
+from archiver.spark.session import SparkSessions, promised_cores
+from archiver.spark.worker_checks import unfit
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.builders.refining import NOW, job_of_rows
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.log.etcd_server import free_port
+from tests.support.schema.orders import order, order_schema
+from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.timeout(300)]
 ENTRY = ROOT / "deploy" / "entrypoint.sh"

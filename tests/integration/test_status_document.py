@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from archiver.rfc3339 import format_time
-from archiver.settings import load_settings
+from archiver.config.settings import load_settings
+from archiver.runtime.rfc3339 import format_time
 from archiver.status.document import daemon_document, status_document
 from archiver.status.journal import Journal, Refusal
 from archiver.web.page import HEADERS, page
 from intake.records import Record
-from intake.sources.files import FileProblem, FilesState
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.status_scenes import HOSTILE, Scene, empty, healthy, many, starting, troubled
-from tests.support.transactions import Transactional
-from tests.support.web import Daemon
+from intake.sources.files.source import FileProblem, FilesState
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.status_scenes import HOSTILE, Scene, empty, healthy, many, starting, troubled
+from tests.support.intake.transactions import Transactional
+from tests.support.process.web import Daemon
 
 STAGES = ["stable", "archived", "committed"]
 

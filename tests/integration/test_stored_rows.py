@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.errors import NotFound
-from archiver.ids import SystemIds
 from archiver.objects.cluster import ensure_cluster
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
-from archiver.objects.s3 import S3ObjectStore
-from reconcile.rows import RowFile
-from reconcile.spark.stored import StoredFiles, Worker, opened
-from reconcile.spark.summary import packed, positions_summary, unpacked
-from tests.support.s3_server import S3Server
-from tests.support.s3_store import place, s3_server  # noqa: F401 - a fixture
+from archiver.objects.location import StorePlace
+from archiver.objects.s3.store import S3ObjectStore
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import NotFound
+from archiver.runtime.ids import SystemIds
+from reconcile.audit.rows import RowFile
+from reconcile.audit.spark.stored import StoredFiles, Worker, opened
+from reconcile.audit.spark.summary import packed, positions_summary, unpacked
+from tests.support.objects.s3_server import S3Server
+from tests.support.objects.s3_store import place, s3_server  # noqa: F401 - a fixture
 
 KAFKA = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("ingest_timestamp", pa.timestamp("us", "UTC"))])
 

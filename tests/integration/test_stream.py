@@ -10,22 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted, InvalidInput, NotFound
-from archiver.ids import TopicId
-from archiver.jobs.plan import Plan
-from archiver.jobs.refined import RefineOptions, RefineTopic, TaskDescriptor
-from archiver.jobs.task import run_bundle
-from archiver.ledger.given_up import GivenUp
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.objects.local import LocalObjectStore
-from archiver.objects.place import StorePlace
-from archiver.schema.state import TopicSchema
+from archiver.objects.location import StorePlace
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.plan import Plan
+from archiver.refine.task import RefineOptions, RefineTopic, TaskDescriptor
+from archiver.runtime.errors import Corrupted, InvalidInput, NotFound
+from archiver.runtime.ids import TopicId
+from archiver.schema.evolution.state import TopicSchema
 from archiver.stream.records import STREAM_SCHEMA, StreamRecord
 from archiver.stream.seal import UNSEALED, seal
 from archiver.stream.stream import RecordStream
-from intake.digest import RecordsDigest
-from tests.support.intake_files import Intake, Row
-from tests.support.orders import order, order_schema, raw_schema
-from tests.support.refining import identify
+from intake.read.digest import RecordsDigest
+from tests.support.builders.refining import identify
+from tests.support.intake.intake_files import Intake, Row
+from tests.support.schema.orders import order, order_schema, raw_schema
 
 NOW = 20_000 * 86_400_000_000
 CLUSTER = "c" * 32

@@ -14,9 +14,9 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.ids import SeededIds
-from tests.support.table_folders import TableFolder
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.runtime.ids import SeededIds
+from tests.support.catalog.table_folders import TableFolder
 
 Step = tuple[str, Any]
 EXAMPLES = int(os.environ.get("TABLE_HISTORIES", "6"))

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver.api import Reader
-from archiver.catalog.layout import RANGES
-from archiver.jobs.refined import PlanResult, RefineJob
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.orders import order
-from tests.support.transactions import Transactional
+from archiver.catalog.table_layout import RANGES
+from archiver.refine.task import PlanResult, RefineJob
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.intake.transactions import Transactional
+from tests.support.schema.orders import order
 
 ORDERS = ("orders", 0)
 
@@ -214,7 +214,7 @@ def test_an_open_transaction_holds_back_and_is_named_until_its_time_is_over(
     assert "after its time a running writer or the next `archiver archive` aborts it" in told
 
     driver.clock.ahead_s = 61
-    with caplog.at_level(logging.WARNING, logger="archiver.jobs.run"):
+    with caplog.at_level(logging.WARNING, logger="archiver.publish.round"):
         driver.archive()
     (message,) = caplog.messages
     assert message.startswith(f"transaction slow-one of producer {slow.producer_id} (epoch 0) was open for 6")

@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from archiver import failpoints
-from archiver.errors import InvalidInput, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
-from archiver.ids import TopicPartition
-from intake.producer import Producer
+from archiver.runtime import failpoints
+from archiver.runtime.errors import InvalidInput, OutcomeUnknown, ProducerFenced, RetryLater, TransactionFailed
+from archiver.runtime.ids import TopicPartition
 from intake.records import Record
-from intake.writer import IntakeWriter
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import WAIT_S, IntakeRig
+from intake.write.producer import Producer
+from intake.write.writer import IntakeWriter
+from tests.support.intake.intake_rig import WAIT_S, IntakeRig
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 
 @pytest.fixture

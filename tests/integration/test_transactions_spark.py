@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver, catalog_table
-from tests.support.orders import order
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
-from tests.support.transactions import Transactional
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver, catalog_table
+from tests.support.intake.transactions import Transactional
+from tests.support.schema.orders import order
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = pytest.mark.spark
 PLACES = [("orders", 0), ("orders", 1), ("orders", 2), ("clicks", 0), ("clicks", 1), ("files", 0)]

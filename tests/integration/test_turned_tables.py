@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.memory import MemoryTables
-from archiver.catalog.restate import Restater
+from archiver.catalog.reset_watermark import Restater
 from archiver.catalog.tables import Tables
-from archiver.errors import OutcomeUnknown
-from archiver.ids import SeededIds, new_uuid
-from tests.support.foreign_hands import check_rows, commit_to_branch, iceberg_tables, roll_back, roll_forward, view_of
-from tests.support.tables import Bench, FaultyTables, SwapFault
+from archiver.runtime.errors import OutcomeUnknown
+from archiver.runtime.ids import SeededIds, new_uuid
+from tests.support.catalog.foreign_hands import check_rows, commit_to_branch, iceberg_tables, roll_back, roll_forward, view_of
+from tests.support.catalog.tables import Bench, FaultyTables, SwapFault
 
 
 @pytest.fixture(params=["iceberg", "memory"])

@@ -8,14 +8,14 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from tests.support.intake_rig import IntakeRig
-from tests.support.intake_sender import ROUND
+from tests.support.intake.intake_rig import IntakeRig
+from tests.support.intake.intake_sender import ROUND
 
 COUNT = 160
 
 
 def test_two_processes_share_one_log(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "tests.support.intake_sender", str(tmp_path)]
+    command = [sys.executable, "-W", "error", "-m", "tests.support.intake.intake_sender", str(tmp_path)]
     senders = [
         subprocess.Popen(
             [*command, name, str(COUNT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2], text=True

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.rest_catalog import RestCatalog
-from tests.support.rest_guard import BEARER, Guard, Guarded, properties
-from tests.support.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server, data_group
-from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.catalog.rest_catalog import RestCatalog
+from tests.support.catalog.rest_guard import BEARER, Guard, Guarded, properties
+from tests.support.objects.s3_server import ACCESS_KEY_ID, REGION, SECRET_ACCESS_KEY, S3Server, data_group
+from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # needs Java twice
 

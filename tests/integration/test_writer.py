@@ -10,16 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver import failpoints
-from archiver.clock import ManualClock
-from archiver.errors import Halt, NotFound, RecordRefused, RetryLater
-from archiver.settings_groups import LogSettings
-from intake.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
-from intake.partitioner import partition_for
+from archiver.config.groups import LogSettings
+from archiver.runtime import failpoints
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Halt, NotFound, RecordRefused, RetryLater
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import WAIT_S, IntakeRig
+from intake.write.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
+from intake.write.partitioner import partition_for
+from tests.support.intake.intake_rig import WAIT_S, IntakeRig
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 
 @pytest.fixture

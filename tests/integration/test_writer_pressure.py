@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from archiver import Writer
-from archiver.errors import RetryLater
-from archiver.telemetry import METRICS
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.logging import METRICS
 from intake.records import Record
-from tests.support.deployment import ROOT, Deployment
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import WAIT_S, IntakeRig
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.intake.intake_rig import WAIT_S, IntakeRig
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 def program(folder: Path, megabytes: int, queue_bytes: int) -> dict[str, Any]:
     """Run it; what it printed."""
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.support.slow_store_memory", str(folder), str(megabytes), str(queue_bytes)]
+    command = [sys.executable, "-m", "tests.support.intake.slow_store_memory", str(folder), str(megabytes), str(queue_bytes)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from archiver.ids import TopicPartition
-from intake.acknowledgements import Acknowledgement
+from archiver.runtime.ids import TopicPartition
+from intake.write.acknowledgements import Acknowledgement
 from tests.simulation.schedule import Violation
 
 _UNEXPECTED = re.compile(r"\b[A-Z]\w*(?:Error|Exception): ")

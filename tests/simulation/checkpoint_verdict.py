@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from archiver.errors import Corrupted
 from archiver.objects.paths import parse_checkpoint_key
-from intake.backlog import Backlog
-from intake.checkpoint import decode
-from intake.fold import IntakeFold
-from intake.shelves import Shelves
+from archiver.runtime.errors import Corrupted
+from intake.log.backlog import Backlog
+from intake.log.checkpoint import decode
+from intake.log.fold import IntakeFold
+from intake.log.history import Shelves
 from tests.simulation.ground import Ground
 from tests.simulation.schedule import Violation
 

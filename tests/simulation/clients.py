@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from archiver.errors import RetryLater
-from archiver.ids import TopicPartition
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import TopicPartition
 from intake.producers import Refusal, Stamp
 from tests.simulation.book import Sent
 from tests.simulation.schedule import Process, Violation

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from archiver.clock import Clock
-from archiver.ids import TopicId, TopicPartition
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import CHECKPOINT_PREFIX, SHELF_PREFIX
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import Applied, IntakeFold
+from archiver.runtime.clock import Clock
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.fold import Applied, IntakeFold
 from tests.simulation.schedule import Violation
 
 DOOMED = "doomed"

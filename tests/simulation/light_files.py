@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from archiver.objects import memory
 from archiver.objects.key_rules import check_key
-from intake.encode import Part, SortedFlush
 from intake.format import IntakeFileBytes, PlacedSegment
+from intake.write.encode import Part, SortedFlush
 
 Row = tuple[bytes, int]
 """Value and accept time."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from archiver.errors import RetryLater
-from archiver.ids import TopicPartition
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import TopicPartition
 from tests.simulation.files import Files
 from tests.simulation.schedule import Process, Violation
 from tests.simulation.station import Station, World

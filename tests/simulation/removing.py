@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from archiver.errors import NotFound
+from archiver.runtime.errors import NotFound
 from tests.simulation.book import Sent
 from tests.simulation.ground import DOOMED
 from tests.simulation.schedule import Process

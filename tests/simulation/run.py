@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
-from archiver.clock import ManualClock
-from archiver.errors import ArchiverError, Corrupted
-from archiver.settings_groups import LogSettings
+from archiver.config.groups import LogSettings
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import ArchiverError, Corrupted
 from tests.simulation.book import Book
 from tests.simulation.clients import IdempotentProducer, PlainWriter
 from tests.simulation.faults import PROFILES, Profile

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from archiver.errors import ArchiverError, Corrupted
+from archiver.runtime.errors import ArchiverError, Corrupted
 from tests.simulation.faults import Blow, Fate, Profile
 
 _T = TypeVar("_T")

@@ -11,10 +11,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from archiver.errors import OutcomeUnknown, RetryLater
-from archiver.ids import TopicPartition
-from intake.fold import IntakeFold
-from intake.positions import Begun, Finished, Move
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.ids import TopicPartition
+from intake.log.fold import IntakeFold
+from intake.log.source_positions import Begun, Finished, Move
 from tests.simulation.book import Book, Sent
 from tests.simulation.schedule import Process
 from tests.simulation.station import Outgoing, Station, World

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from archiver.errors import ArchiverError, OutcomeUnknown
-from archiver.ids import SeededIds, TopicPartition
-from archiver.settings_groups import IntakeSettings, LogSettings
-from intake.accept_clock import AcceptClock
-from intake.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
-from intake.batcher import BatchItem, Item, RecordItem
-from intake.checkpoint_store import CheckpointStore
-from intake.checkpointer import Checkpointer
-from intake.positions import Move
+from archiver.config.groups import IntakeSettings, LogSettings
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown
+from archiver.runtime.ids import SeededIds, TopicPartition
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.checkpointer import Checkpointer
+from intake.log.sequencer import Sequencer
+from intake.log.source_positions import Move
 from intake.producers import Refusal, Stamp
-from intake.publisher import FlushPublisher
 from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
-from intake.sequencer import Sequencer
+from intake.write.accept_clock import AcceptClock
+from intake.write.acknowledgements import Acknowledgement, PendingBatch, PendingRecord
+from intake.write.flush import FlushPublisher
+from intake.write.queue import BatchItem, Item, RecordItem
 from tests.simulation.book import Book, Sent
 from tests.simulation.ground import DOOMED, Ground
 from tests.simulation.schedule import Process

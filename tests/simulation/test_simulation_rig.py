@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
-from intake.acknowledgements import Acknowledgement
-from intake.fold import IntakeFold
+from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
+from intake.log.fold import IntakeFold
 from intake.producers import Producers
+from intake.write.acknowledgements import Acknowledgement
 from tests.simulation.__main__ import main
 from tests.simulation.book import Book
 from tests.simulation.faults import Profile

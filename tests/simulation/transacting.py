@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import random
 
-from archiver.errors import ArchiverError, OutcomeUnknown, RetryLater
-from archiver.ids import TopicPartition
+from archiver.runtime.errors import ArchiverError, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import TopicPartition
 from intake.producers import Refusal, Stamp
 from tests.simulation.book import Transaction
 from tests.simulation.schedule import Process

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from archiver.errors import RetryLater
+from archiver.runtime.errors import RetryLater
 from tests.simulation.schedule import Process
 from tests.simulation.station import Station, World
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from archiver.errors import Deposed, RetryLater
+from archiver.config.groups import CleanupSettings, LogSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader as LedgerLeader
 from archiver.ledger.leadership import Leadership
-from archiver.settings_groups import CleanupSettings, LogSettings
-from intake.backlog import Backlog
-from intake.checkpoint_store import superseded
-from reconcile.clean import CleanParts, CleanRun
-from reconcile.lines import Lines, TopicLine
+from archiver.runtime.errors import Deposed, RetryLater
+from intake.log.backlog import Backlog
+from intake.log.checkpoint_store import superseded
+from reconcile.snapshot.retention_floor import Lines, TopicLine
+from reconcile.vacuum.clean import CleanParts, CleanRun
 from tests.simulation.schedule import Process, Violation
 from tests.simulation.station import Station, World
 from tests.simulation.twins import SimulatedLog

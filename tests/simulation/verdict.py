@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from archiver.errors import NotFound
-from archiver.ids import TopicPartition
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import IntakeFold
+from archiver.runtime.errors import NotFound
+from archiver.runtime.ids import TopicPartition
+from intake.log.fold import IntakeFold
 from tests.simulation.book import Book, Sent, Transaction
 from tests.simulation.checkpoint_verdict import judge_checkpoints
 from tests.simulation.files import Files

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import deploy_parts
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
+from tests.support.deploy import deploy_parts
 
 RULES = ROOT / "deploy" / "alerts" / "stream-archiver.rules.yaml"
 MINUTES = 300

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import check_present, jsonl, sample_records
-from tests.support.installation import OPERATIONS, section
-from tests.support.processes import alive, descendants, until
-from tests.support.rebuilding import places_by_duckdb, rows_of
-from tests.support.serving import Served
-from tests.support.standing_service import Load, Sent, Service, send
+from tests.support.builders.deployment import check_present, jsonl, sample_records
+from tests.support.builders.rebuilding import places_by_duckdb, rows_of
+from tests.support.deploy.installation import OPERATIONS, section
+from tests.support.deploy.standing_service import Load, Sent, Service, send
+from tests.support.process.processes import alive, descendants, until
+from tests.support.process.serving import Served
 
 pytestmark = pytest.mark.timeout(580)
 PAGE = OPERATIONS / "backup.md"

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.deployment import Deployment, check_present, jsonl, sample_records, text
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records, text
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 SENT = sample_records(60)
 

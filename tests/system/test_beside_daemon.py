@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment, jsonl, sample_records
-from tests.support.processes import Command, until
+from tests.support.builders.deployment import Deployment, jsonl, sample_records
+from tests.support.process.processes import Command, until
 
 LAZY = {"start_delay_max": "1h", "complete_delay_max": "1h", "idle_max": "1h", "tick": "200ms"}
 """The daemon ticks, so it leads, and archives nothing before it is asked to."""

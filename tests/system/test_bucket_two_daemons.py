@@ -12,8 +12,8 @@ import pytest
 
 from tests.harness.judging import judge
 from tests.harness.loading import load
-from tests.support.bucket_run import STORE_FAULTS, BucketRun, BucketScene, bucket_run
-from tests.support.etcd_run import DAEMON_KILLED, MEMBER_KILLED
+from tests.support.log.bucket_run import STORE_FAULTS, BucketRun, BucketScene, bucket_run
+from tests.support.log.etcd_run import DAEMON_KILLED, MEMBER_KILLED
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 

@@ -17,14 +17,14 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from archiver import redaction
-from archiver.redaction import Redactor
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment, sample_records
-from tests.support.loud_catalog import LoudCatalog
-from tests.support.processes import until
-from tests.support.scrapes import scraped, series
-from tests.support.serving import Served, quick
+from archiver.config.settings import load_settings
+from archiver.runtime import redaction
+from archiver.runtime.redaction import Redactor
+from tests.support.builders.deployment import Deployment, sample_records
+from tests.support.catalog.loud_catalog import LoudCatalog
+from tests.support.process.processes import until
+from tests.support.process.scrapes import scraped, series
+from tests.support.process.serving import Served, quick
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from archiver.settings import load_settings
-from archiver.telemetry import METRICS
+from archiver.config.settings import load_settings
+from archiver.runtime.logging import METRICS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/operations/capacity.md").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from archiver.log.lease import FileLease
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver
 
 DOCUMENT = {
     "dry_run",

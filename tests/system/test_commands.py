@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from archiver.cli.app import run
 from archiver.events import codec, json_form
 from archiver.log.lease import FileLease
-from tests.support.archived import MORE, SENT, archived  # noqa: F401 - fixture
-from tests.support.deployment import Deployment
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.archived import MORE, SENT, archived  # noqa: F401 - fixture
+from tests.support.builders.deployment import Deployment
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 AUDIT = ["verdict", "partitions", "checked_at", "snapshot_ids", "undecoded"]
 AUDIT_PARTITION = [

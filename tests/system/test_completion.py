@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import ROOT, Deployment
+from tests.support.builders.deployment import ROOT, Deployment
 
 HEAVY = ("pyspark", "pyiceberg", "duckdb", "sqlite3")
 

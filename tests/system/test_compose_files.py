@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.settings import load_settings
-from tests.support import deploy_parts
-from tests.support.installation import ROOT
+from archiver.config.settings import load_settings
+from tests.support.deploy import deploy_parts
+from tests.support.deploy.installation import ROOT
 
 DEPLOY = ROOT / "deploy"
 STACK = DEPLOY / "stack"

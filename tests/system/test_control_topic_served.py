@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from archiver.clock import SystemClock
-from archiver.rfc3339 import parse_time
-from tests.support.control_topic import Seen, deduplicated, raw_stream, seen_in
-from tests.support.deployment import Deployment, jsonl, sample_records
-from tests.support.event_judge import CURRENT, judge
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.rfc3339 import parse_time
+from tests.support.builders.deployment import Deployment, jsonl, sample_records
+from tests.support.events.event_judge import CURRENT, judge
+from tests.support.kafka.control_topic import Seen, deduplicated, raw_stream, seen_in
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster
 from tests.support.pages import ROOT, blocks
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(800)]
 PATIENCE_S = 250.0

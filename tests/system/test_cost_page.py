@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from archiver.settings import Settings, load_settings
+from archiver.config.settings import Settings, load_settings
 from bench.cost_model import BUFSTREAM, CLEANING, FEWER_REQUESTS, KAFKA, PUBLISHED, intake_age_s
 from bench.cost_requests import GIB
 

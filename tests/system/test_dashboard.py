@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.telemetry_metrics import LABELS, METRICS
-from tests.support import deploy_parts
-from tests.support.deployment import ROOT
+from archiver.runtime.metric_names import LABELS, METRICS
+from tests.support.builders.deployment import ROOT
+from tests.support.deploy import deploy_parts
 
 BOARD = json.loads((ROOT / "deploy" / "grafana" / "stream-archiver.json").read_text())
 VARIABLES = {"$__rate_interval": "5m", "$topic": ".*", "$instance": ".*"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 RECORDS = 40

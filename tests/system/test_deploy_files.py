@@ -13,15 +13,15 @@ import yaml
 from grpc_tools import protoc
 from pydantic import BaseModel, SecretStr
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import OtlpSettings, Settings, TestingSettings, TopicArchiveSettings, load_settings
-from archiver.settings_daemon import HttpTlsSettings
-from archiver.settings_metadata import EtcdSettings, EtcdTlsSettings
-from archiver.settings_types import parse_duration
-from tests.support.dockerfile import BUILD_STAGE, copied_sources, of, read_dockerfile
-from tests.support.installation import FILES, NOT_RUN, OPERATIONS, PROGRAM, ROOT, SYSTEMD, section
+from archiver.config.daemon import HttpTlsSettings
+from archiver.config.metadata import EtcdSettings, EtcdTlsSettings
+from archiver.config.settings import OtlpSettings, Settings, TestingSettings, TopicArchiveSettings, load_settings
+from archiver.config.types import parse_duration
+from archiver.runtime.errors import ConfigInvalid
+from tests.support.deploy.dockerfile import BUILD_STAGE, copied_sources, of, read_dockerfile
+from tests.support.deploy.installation import FILES, NOT_RUN, OPERATIONS, PROGRAM, ROOT, SYSTEMD, section
+from tests.support.deploy.unit_file import Unit
 from tests.support.pages import blocks
-from tests.support.unit_file import Unit
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "systemd/stream-archiver.service"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from archiver.runtime.logging import METRICS
 from archiver.status.advice import ANCHORS
-from archiver.telemetry import METRICS
 from tests.support.pages import ROOT, blocks, matches, run_page
 
 

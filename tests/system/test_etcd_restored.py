@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment, check_present, jsonl, sample_records
-from tests.support.etcd_part import CONTROL, required, restoring
-from tests.support.etcd_server import Etcd
-from tests.support.installation import OPERATIONS
+from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.deploy.installation import OPERATIONS
+from tests.support.log.etcd_part import CONTROL, required, restoring
+from tests.support.log.etcd_server import Etcd
 from tests.support.pages import blocks
 
 pytestmark = pytest.mark.timeout(240)

@@ -12,11 +12,11 @@ from signal import SIGKILL
 
 import pytest
 
-from tests.support.deployment import Deployment, Done
-from tests.support.etcd_certificates import make_certificates
-from tests.support.etcd_server import Etcd, User, enable_auth
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.log.etcd_certificates import make_certificates
+from tests.support.log.etcd_server import Etcd, User, enable_auth
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = pytest.mark.timeout(240)
 

@@ -9,8 +9,8 @@ import pytest
 from tests.harness.judging import judge
 from tests.harness.loading import load
 from tests.soak.stage import free_port
-from tests.support.etcd_run import DAEMON_KILLED, MEMBER_KILLED, EtcdRun, EtcdScene
-from tests.support.etcd_server import EtcdThree
+from tests.support.log.etcd_run import DAEMON_KILLED, MEMBER_KILLED, EtcdRun, EtcdScene
+from tests.support.log.etcd_server import EtcdThree
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from archiver.cli.app import run
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 GOLDEN = ROOT / "tests" / "compat" / "golden_events"
 SAMPLES = [GOLDEN / "events-1.12" / "data-written-partitioned", GOLDEN / "events-1.10" / "commit-to-table"]

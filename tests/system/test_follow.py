@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.orders import order
-from tests.support.processes import Command, until
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import Command, until
+from tests.support.schema.orders import order
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from archiver.settings import Settings, load_settings
-from archiver.telemetry import METRICS
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.logging import METRICS
 from bench.freshness import PARTITIONS, eager_archive
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
-from tests.support import deploy_parts
-from tests.support.deployment import Deployment
-from tests.support.dockerfile import of, read_dockerfile
-from tests.support.installation import ROOT
-from tests.support.serving import Served, quick
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.errors import ConfigInvalid
+from tests.support.builders.deployment import Deployment
+from tests.support.deploy import deploy_parts
+from tests.support.deploy.dockerfile import of, read_dockerfile
+from tests.support.deploy.installation import ROOT
+from tests.support.process.serving import Served, quick
 
 HELM = ROOT / "deploy" / "helm"
 CHART = HELM / "stream-archiver"

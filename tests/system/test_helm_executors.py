@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import SparkSettings, load_settings
-from archiver.spark_session import SparkSessions
-from tests.support.spark import spark_sessions  # noqa: F401 - a fixture
+from archiver.config.settings import SparkSettings, load_settings
+from archiver.runtime.errors import ConfigInvalid
+from archiver.spark.session import SparkSessions
+from tests.support.spark.spark import spark_sessions  # noqa: F401 - a fixture
 from tests.system.test_helm_chart import (
     CHART,
     CLUSTER,

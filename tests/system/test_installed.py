@@ -15,13 +15,25 @@ from pathlib import Path
 
 import pytest
 
-from archiver.settings import load_settings
-from tests.support.deployment import Deployment
-from tests.support.dockerfile import of, read_dockerfile
-from tests.support.installation import CHECK, OPERATIONS, READY, RECORD, ROOT, SYSTEMD, Installed, machine, program, runnable, section
-from tests.support.processes import Command, until
-from tests.support.serving import Served
-from tests.support.unit_file import Unit
+from archiver.config.settings import load_settings
+from tests.support.builders.deployment import Deployment
+from tests.support.deploy.dockerfile import of, read_dockerfile
+from tests.support.deploy.installation import (
+    CHECK,
+    OPERATIONS,
+    READY,
+    RECORD,
+    ROOT,
+    SYSTEMD,
+    Installed,
+    machine,
+    program,
+    runnable,
+    section,
+)
+from tests.support.deploy.unit_file import Unit
+from tests.support.process.processes import Command, until
+from tests.support.process.serving import Served
 
 __all__ = ["machine", "program"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -203,7 +215,7 @@ class AsAService(Served):
         self.deployment = OnMachine(machine)
         command = machine.here(unit.one("ExecStart")).split()
         if shutil.which("systemd-analyze") is not None:
-            command = [sys.executable, str(ROOT / "tests/support/under_filter.py"), *unit.all("SystemCallFilter"), "--", *command]
+            command = [sys.executable, str(ROOT / "tests/support/deploy/under_filter.py"), *unit.all("SystemCallFilter"), "--", *command]
         told = [f"NOTIFY_SOCKET={manager.path.resolve()}", f"WATCHDOG_USEC={unit.seconds('WatchdogSec') * 1e6:.0f}"]
         self.command = Command(self.deployment, *command[1:], scratch=scratch, program=["env", *told, command[0]])
         self.pid = self.command.pid

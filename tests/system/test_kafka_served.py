@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.kafka_server import KafkaServer
-from tests.support.mirroring import Cluster, Mirrored, numbered, upstream_records
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.kafka.kafka_server import KafkaServer
+from tests.support.kafka.mirroring import Cluster, Mirrored, numbered, upstream_records
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(400)]
 PATIENCE_S = 150.0

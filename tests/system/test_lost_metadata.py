@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.deployment import Deployment, check_present, jsonl, sample_records
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.judging import judge
 from tests.harness.loading import load
-from tests.support.mirror_run import ACTS, MIRRORED, mirror_run
+from tests.support.kafka.mirror_run import ACTS, MIRRORED, mirror_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 

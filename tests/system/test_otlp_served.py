@@ -16,11 +16,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from archiver.telemetry_metrics import METRICS
-from tests.support.deployment import Deployment
-from tests.support.etcd_certificates import make_certificates
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from archiver.runtime.metric_names import METRICS
+from tests.support.builders.deployment import Deployment
+from tests.support.log.etcd_certificates import make_certificates
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.installation import ROOT, Installed, machine, program
+from tests.support.deploy.installation import ROOT, Installed, machine, program
 
 __all__ = ["machine", "program"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.orders import order
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
+from tests.support.schema.orders import order
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.spark]
 

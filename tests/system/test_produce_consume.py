@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from archiver import Writer
-from archiver.errors import OutcomeUnknown
-from intake.producer import Producer
-from tests.support.archived import RECORD, SENT, archived, rows_of  # noqa: F401 - fixture
-from tests.support.deployment import Deployment, check_present, jsonl, text
-from tests.support.orders import order
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from archiver.runtime.errors import OutcomeUnknown
+from intake.write.producer import Producer
+from tests.support.builders.archived import RECORD, SENT, archived, rows_of  # noqa: F401 - fixture
+from tests.support.builders.deployment import Deployment, check_present, jsonl, text
+from tests.support.schema.orders import order
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 SENT_FIELDS = RECORD[:2] + RECORD[3:7]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from archiver.log.lease import FileLease
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.reconciling import archived, control_tail, roll_back
-from tests.support.web import TOKEN, Daemon
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.reconciling import archived, control_tail, roll_back
+from tests.support.process.web import TOKEN, Daemon
 
 DOCUMENT = {"findings", "looked", "fix", "error", "checked_at"}
 FINDING = {"id", "severity", "topic", "partition", "what", "repair", "safe", "fixed"}

@@ -10,7 +10,7 @@ import pytest
 
 from archiver.log.sqlite import SqliteLogStore
 from archiver.proto import intake_log_pb2 as pb
-from tests.support.deployment import Deployment, Done, check_present, jsonl, sample_records
+from tests.support.builders.deployment import Deployment, Done, check_present, jsonl, sample_records
 
 
 @pytest.fixture

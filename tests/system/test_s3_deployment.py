@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment, check_present, jsonl, sample_records
-from tests.support.processes import until
-from tests.support.s3_faults import S3Faults
-from tests.support.s3_server import SECRET_ACCESS_KEY, S3Server, data_group
-from tests.support.s3_store import s3_server  # noqa: F401 - a fixture
-from tests.support.serving import Served, quick
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.objects.s3_faults import S3Faults
+from tests.support.objects.s3_server import SECRET_ACCESS_KEY, S3Server, data_group
+from tests.support.objects.s3_store import s3_server  # noqa: F401 - a fixture
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 LINE = b'{"value": "AAAA"}\n'
 REQUESTS_OF_A_ROUND_MAX = 60

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from tests.support.deployment import Deployment, Done
-from tests.support.driver import Driver
-from tests.support.orders import DESCRIPTOR_SET, order
+from tests.support.builders.deployment import Deployment, Done
+from tests.support.builders.driver import Driver
+from tests.support.schema.orders import DESCRIPTOR_SET, order
 
 F = descriptor_pb2.FieldDescriptorProto
 Change = Callable[[descriptor_pb2.FileDescriptorProto], object]

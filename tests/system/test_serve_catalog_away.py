@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import SystemClock
-from tests.support.deployment import Deployment, text
-from tests.support.processes import PATIENCE_S, until
-from tests.support.rest_catalog import RestCatalog
-from tests.support.serving import Served, quick
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import Deployment, text
+from tests.support.catalog.rest_catalog import RestCatalog
+from tests.support.process.processes import PATIENCE_S, until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [
     pytest.mark.slow,

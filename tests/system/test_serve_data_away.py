@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import SystemClock
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.refining import identify
-from tests.support.serving import Served, quick
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.refining import identify
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 LINE = b'{"value": "AAAA"}\n'
 WRITES_FOR_S = 2.0

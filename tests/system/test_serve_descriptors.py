@@ -14,9 +14,9 @@ import pytest
 
 from archiver.web.listener import CONNECTIONS_MAX
 from tests.integration.test_http_limits import answer, head, receive
-from tests.support.deployment import Deployment
-from tests.support.processes import Command, until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import Command, until
+from tests.support.process.serving import Served, quick
 
 RECORD = b'{"value": "AAAA"}\n'
 FULL = "connections of the port are in use"

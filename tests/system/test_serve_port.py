@@ -9,9 +9,9 @@ from signal import SIGHUP
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.processes import Command, until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import Command, until
+from tests.support.process.serving import Served, quick
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +71,7 @@ def test_a_first_start_in_a_folder_without_the_right_to_write_ends_with_what_to_
     deployment = Deployment(tmp_path / "d")
     deployment.write(quick(deployment.document()))
     deployment.root.chmod(0o500)
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.privileges import file_modes_hold; "
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.support.process.privileges import file_modes_hold; "
     program += "from archiver.cli.app import main; guard = file_modes_hold(); guard.__enter__(); main()"
     try:
         with Command(deployment, "serve", scratch=tmp_path / "scratch", program=(sys.executable, "-c", program)) as command:

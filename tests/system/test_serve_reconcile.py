@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.processes import until
-from tests.support.reconciling import archived, roll_back
-from tests.support.serving import Served, quick
+from archiver.runtime import failpoints
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.builders.reconciling import archived, roll_back
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 
 def findings(daemon: Served, name: str) -> float | None:

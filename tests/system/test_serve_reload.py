@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [
     pytest.mark.timeout(120),

@@ -15,10 +15,10 @@ from signal import SIGKILL, SIGSTOP
 import pyarrow as pa
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.processes import descendants, until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import descendants, until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [
     pytest.mark.slow,

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.java import require_java
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from archiver.runtime.clock import SystemClock
+from archiver.spark.java import require_java
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 ABSENT_S = float(os.environ.get("ARCHIVER_TEST_ABSENT_S", "3"))
 

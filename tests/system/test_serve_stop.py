@@ -16,11 +16,11 @@ from signal import SIGINT, SIGTERM, Signals
 import pyarrow as pa
 import pytest
 
-from archiver.clock import SystemClock
-from tests.support.deployment import Deployment, text
-from tests.support.driver import Driver
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import Deployment, text
+from tests.support.builders.driver import Driver
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment
-from tests.support.etcd_certificates import make_certificates
-from tests.support.processes import until
-from tests.support.serving import Served, quick
+from tests.support.builders.deployment import Deployment
+from tests.support.log.etcd_certificates import make_certificates
+from tests.support.process.processes import until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [
     pytest.mark.timeout(240),

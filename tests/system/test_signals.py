@@ -19,9 +19,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from archiver.cli.stopping import Stop, stoppable
-from tests.support.deployment import Deployment, check_present, jsonl, sample_records
-from tests.support.processes import Command, alive, until
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.builders.deployment import Deployment, check_present, jsonl, sample_records
+from tests.support.process.processes import Command, alive, until
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 pytestmark = [
     pytest.mark.timeout(180),

@@ -20,7 +20,7 @@ from tests.harness.loading import SUPERVISOR, read_ledger
 from tests.soak.rough_phase import ACTS
 from tests.soak.rules import RULES
 from tests.soak.watching import SAMPLES
-from tests.support.processes import until
+from tests.support.process.processes import until
 
 REPOSITORY = Path(__file__).parents[2]
 MINUTES = 5

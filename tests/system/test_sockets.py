@@ -17,11 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from archiver.clock import SystemClock
-from tests.support.deployment import ROOT, Deployment
-from tests.support.etcd_server import free_port
-from tests.support.processes import Command, until
-from tests.support.serving import Served, quick
+from archiver.runtime.clock import SystemClock
+from tests.support.builders.deployment import ROOT, Deployment
+from tests.support.log.etcd_server import free_port
+from tests.support.process.processes import Command, until
+from tests.support.process.serving import Served, quick
 
 pytestmark = [
     pytest.mark.slow,
@@ -147,9 +147,9 @@ def test_nothing_listens_off_loopback(worked: Worked) -> None:
 
 DRIVER = """
 import os, sys
-from archiver.errors import RetryLater
-from archiver.settings import SparkSettings
-from archiver.spark_session import SparkSessions
+from archiver.runtime.errors import RetryLater
+from archiver.config.settings import SparkSettings
+from archiver.spark.session import SparkSessions
 
 try:
     SparkSessions(SparkSettings(master=sys.argv[1], start_timeout=12), os.environ).session()

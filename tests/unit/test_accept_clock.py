@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.clock import ManualClock
-from archiver.errors import RetryLater
-from intake.accept_clock import EVEN_SHARE, EVEN_US, AcceptClock
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
+from intake.write.accept_clock import EVEN_SHARE, EVEN_US, AcceptClock
 
 START = 1_700_000_000_000_000
 S = 1_000_000

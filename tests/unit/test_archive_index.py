@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ids import TopicId
-from archiver.ledger.given_up import GivenUp
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import archive_key
+from archiver.runtime.ids import TopicId
 from archiver.stream.archives import ArchiveIndex, FoundArchive, find_archives
 
 TOPIC = TopicId("b" * 32)

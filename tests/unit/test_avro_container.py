@@ -11,7 +11,7 @@ import fastavro
 import pytest
 import zstandard
 
-from archiver.catalog.avro_container import ENTRY_BYTES_MIN, DamagedContainer, container_of, plain
+from archiver.catalog.iceberg.avro_container import ENTRY_BYTES_MIN, DamagedContainer, container_of, plain
 
 SIZES = {"name": "sizes", "type": {"type": "array", "items": "long"}}
 SCHEMA = {"type": "record", "name": "entry", "fields": [{"name": "path", "type": "string"}, SIZES]}

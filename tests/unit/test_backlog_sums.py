@@ -7,12 +7,12 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.ids import TopicPartition
-from intake.backlog import Backlog, Counted
-from intake.fold import IntakeFold
+from archiver.runtime.ids import TopicPartition
+from intake.log.backlog import Backlog, Counted
+from intake.log.fold import IntakeFold
 from intake.segments import RAW_BYTES, HeldSegments
-from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.unread_shelves import UnreadShelves
+from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
+from tests.support.intake.unread_shelves import UnreadShelves
 
 ONE = topic_id_of(1)
 TP: TopicPartition = (ONE, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from archiver import __version__
 from archiver.cli.app import run
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 INTERRUPTED = """
 import sys

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from archiver.settings import load_settings
+from archiver.config.settings import load_settings
 from bench.peers.__main__ import Run, Setup, outcome
 from bench.peers.ours import Archiver, Door
 from bench.peers.own_intake import OwnIntake

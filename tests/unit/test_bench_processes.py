@@ -14,7 +14,7 @@ import pytest
 
 from bench.daemons import Cores
 from bench.processes import cpu_seconds, family, kind_of, taken_by
-from tests.support.processes import until
+from tests.support.process.processes import until
 
 BURNT_S = 0.3
 STARTER = """
@@ -27,7 +27,7 @@ os.write(1, b"up\\n")
 sys.stdin.read()
 """
 """Starts what it is told, says that it is there, and stays until the pipe ends that all of them share."""
-PROPERTY = "spark.python.daemon.module=archiver.spark_daemon"
+PROPERTY = "spark.python.daemon.module=archiver.spark.pyspark_daemon"
 
 
 def starter(program: Path | str, *more: str, starts: list[Any] | None = None, forks: bool = False, called: str | None = None) -> Any:
@@ -39,7 +39,7 @@ def starter(program: Path | str, *more: str, starts: list[Any] | None = None, fo
 def test_a_worker_is_known_from_what_it_is_forked_from_and_neither_from_the_jvm(tmp_path: Path) -> None:
     java = tmp_path / "java"
     java.symlink_to(Path(sys.executable).resolve())
-    parent_of_a_worker = starter(sys.executable, "archiver.spark_daemon", "pyspark.worker", forks=True)
+    parent_of_a_worker = starter(sys.executable, "archiver.spark.pyspark_daemon", "pyspark.worker", forks=True)
     just_started = starter(sys.executable, PROPERTY, called=str(java))  # what a JVM starts has its command line at first
     jvm = starter(java, PROPERTY, starts=[parent_of_a_worker, just_started])
     _, argv = starter(sys.executable, starts=[jvm, starter(sys.executable)])

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted
-from archiver.jobs.bounds import Columns, FileStatistics, Leaf, describe, leaves, single_value, truncate_down, truncate_up
+from archiver.refine.column_stats import Columns, FileStatistics, Leaf, describe, leaves, single_value, truncate_down, truncate_up
+from archiver.runtime.errors import Corrupted
 
 
 def field(name: str, kind: pa.DataType, field_id: int) -> pa.Field[Any]:

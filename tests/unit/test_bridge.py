@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import Corrupted, Halt
+from archiver.config.events import EventSettings
 from archiver.events import codec
 from archiver.events.types import DataFile, DataWritten, Event, PartitionField, StartCommit, TableReference
-from archiver.ids import SeededIds
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.bridge import EVENTS, TEXT_BYTES_MAX, append_files_written, event_bytes, event_message, intern
 from archiver.ledger.fold import LedgerFold
@@ -19,8 +17,10 @@ from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings_events import EventSettings
-from tests.support.tables import FIELDS, TOPIC_ID, Limits
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import SeededIds
+from tests.support.catalog.tables import FIELDS, TOPIC_ID, Limits
 
 TABLE = uuid.UUID(int=3)
 COMMIT = uuid.UUID(int=4)

@@ -12,12 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.clock import ManualClock
-from archiver.errors import Halt
 from archiver.events import codec
 from archiver.events.types import CommitToTable, DataComplete, DataFile, DataWritten, Event, TableReference
-from archiver.ids import SeededIds, TopicId
-from archiver.jobs.publish import Publisher
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.bridge import append_files_written, append_table_committed, event_bytes, event_message
 from archiver.ledger.fold import LedgerFold
@@ -26,7 +22,11 @@ from archiver.ledger.views import TopicLedger
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
-from tests.support.tables import FIELDS, TOPIC_ID, Limits
+from archiver.publish.events import Publisher
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Halt
+from archiver.runtime.ids import SeededIds, TopicId
+from tests.support.catalog.tables import FIELDS, TOPIC_ID, Limits
 
 TABLE = uuid.UUID(int=3)
 COMMIT = uuid.UUID(int=4)

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid
+from archiver.config.settings import CompileSettings, ConfluentSettings, ProtosSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.builtin import FOLDER, builtin_descriptors, builtin_texts
 from archiver.registry.compile import ProtoCompiler
 from archiver.registry.fetch import SchemaFetcher
-from archiver.schema.descriptors import Source
-from archiver.schema.evolve import type_text
-from archiver.schema.state import decide
-from archiver.settings import CompileSettings, ConfluentSettings, ProtosSettings, SchemaRegistrySettings, SchemaSettings
-from tests.support.registry_server import RegistryServer
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.evolution.evolve import type_text
+from archiver.schema.evolution.state import decide
+from archiver.schema.protobuf.descriptors import Source
+from tests.support.schema.registry_server import RegistryServer
 
 GOOGLE_TYPES = {
     "calendar_period", "color", "date", "datetime", "dayofweek", "decimal", "expr", "fraction", "interval", "latlng", "localized_text",

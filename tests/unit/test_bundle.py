@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from archiver.jobs.bundle import PLANS_MAX, bundle, written_together
-from archiver.jobs.plan import Plan
-from tests.support.segments import plan_of, segment
+from archiver.refine.bundling import PLANS_MAX, bundle, written_together
+from archiver.refine.plan import Plan
+from tests.support.builders.segments import plan_of, segment
 
 
 def small(partition: int, raw_bytes: int = 10, log_index: int = 0) -> Plan:

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicPartition
 from archiver.proto import intake_log_pb2 as log_pb
 from archiver.proto import intake_state_pb2 as pb
-from intake import shelf
-from intake.checkpoint import MAGIC, Checkpoint, ShelfRef, decode, encode, same
-from intake.entry_format import parse_entry
-from intake.fold import IDS_REMEMBERED, Applied, IntakeFold
-from intake.partition_state import Gap, merged
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicPartition
+from intake.log import history_file
+from intake.log.checkpoint import MAGIC, Checkpoint, ShelfRef, decode, encode, same
+from intake.log.entry_format import parse_entry
+from intake.log.fold import IDS_REMEMBERED, Applied, IntakeFold
+from intake.log.partition_state import Gap, merged
 from intake.producers import SEQUENCE_COUNT
 from intake.segments import SegmentRef
-from tests.support.intake_entries import topic_id_of
-from tests.support.intake_history import History
+from tests.support.intake.intake_entries import topic_id_of
+from tests.support.intake.intake_history import History
 
 Shelved = dict[TopicPartition, tuple[list[SegmentRef], list[Gap]]]
 
@@ -40,10 +40,10 @@ def history(seed: int, steps: int) -> list[bytes]:
 def cut_here(fold: IntakeFold, shelves: tuple[ShelfRef, ...], shelved: Shelved) -> tuple[IntakeFold, tuple[ShelfRef, ...]]:
     """A checkpoint and its shelf, both to bytes and back."""
     start = shelves[-1].end if shelves else 0
-    content = shelf.decided(fold)
-    data = shelf.encode(content)
-    ref = shelf.ref_of(start, fold.next_index, data)
-    for tp, part in shelf.decode(ref, data).items():
+    content = history_file.decided(fold)
+    data = history_file.encode(content)
+    ref = history_file.ref_of(start, fold.next_index, data)
+    for tp, part in history_file.decode(ref, data).items():
         segments, gaps = shelved.setdefault(tp, ([], []))
         segments += part.segments
         gaps += part.gaps
@@ -187,7 +187,7 @@ def test_400_partitions_with_a_producer_each_are_small() -> None:
         ]
         topics = [log_pb.TopicSegments(topic_id=bytes.fromhex(topic_id), segments=segments)]
         apply(file=log_pb.IntakeFile(key=f"intake/{sequence}", size=1, footer_sha256=b"d" * 32, topics=topics))
-    content = shelf.decided(fold)
+    content = history_file.decided(fold)
     fold.shelve({tp: part.end for tp, part in content.items()})
     data = encode(Checkpoint(fold.state(), ()))
     ids = 18 * fold.next_index

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver import failpoints
-from archiver.errors import Corrupted, Halt
 from archiver.log.lease import FileLease
 from archiver.log.sqlite import SqliteLogStore
 from archiver.log.store import Entry
 from archiver.objects.paths import shelf_key
-from intake.checkpoint import Checkpoint, encode
-from intake.checkpoint_store import superseded
-from intake.checkpointer import CheckpointLoop
-from tests.support.checkpointing import SPAN, Played, Scene, flipped
-from tests.support.faulty_objects import ObjectFault, Operation
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Corrupted, Halt
+from intake.log.checkpoint import Checkpoint, encode
+from intake.log.checkpoint_store import superseded
+from intake.log.checkpointer import CheckpointLoop
+from tests.support.log.checkpointing import SPAN, Played, Scene, flipped
+from tests.support.objects.faulty_objects import ObjectFault, Operation
 
 POINTS = [name for name in failpoints.NAMES if name.startswith(("checkpoint.", "log.trim."))]
 
@@ -371,7 +371,7 @@ def test_a_checkpoint_beyond_the_log_stops_the_trimming(scene: Scene) -> None:
 
 
 def test_a_run_ends_after_so_many(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intake.checkpointer.CHECKPOINTS_PER_RUN_MAX", 3)
+    monkeypatch.setattr("intake.log.checkpointer.CHECKPOINTS_PER_RUN_MAX", 3)
     process = filled(scene, 5 * SPAN)
     assert process.checkpointer.run_if_due()
     assert (scene.store.indexes(), scene.log.floor()) == ([10, 20, 30], 19)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicId
 from archiver.log.lease import FileLease
-from intake.checkpoint_store import superseded
-from intake.checkpointer import LEASE_TRIES_MAX
-from tests.support.checkpointing import SPAN, Played, Scene
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId
+from intake.log.checkpoint_store import superseded
+from intake.log.checkpointer import LEASE_TRIES_MAX
+from tests.support.log.checkpointing import SPAN, Played, Scene
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.ids import TopicId
 from archiver.ledger.views import CondemnedObject
 from archiver.objects.paths import archive_key, metadata_prefix
-from intake.fold import TopicState
-from reconcile.clean_tables import Swept
-from tests.support.tables import TOPIC_ID
+from archiver.runtime.ids import TopicId
+from intake.log.fold import TopicState
+from reconcile.vacuum.tables import Swept
+from tests.support.catalog.tables import TOPIC_ID
 
 ARCHIVE = archive_key(TOPIC_ID, 0, "day", 20_000, 0, 10, 1)
 MANIFEST = f"{metadata_prefix(TOPIC_ID)}x-m0.avro"

@@ -9,20 +9,20 @@ from typing import NoReturn
 import pytest
 
 from archiver.catalog.memory import MemoryTables
-from archiver.errors import RetryLater
-from archiver.ids import SeededIds
+from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from intake.fold import TopicState
-from reconcile.clean_orphans import Unneeded
-from reconcile.clean_tables import Swept, TableFolders
-from reconcile.lines import Lines
-from tests.support.cleaning import Vacuumed
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import SeededIds
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+from reconcile.snapshot.retention_floor import Lines
+from reconcile.snapshot.unreferenced_objects import Unneeded
+from reconcile.vacuum.tables import Swept, TableFolders
+from tests.support.builders.cleaning import Vacuumed
+from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, TOPIC_ID, Bench
 
 
 class _Told(TableFolders):

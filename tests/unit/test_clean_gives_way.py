@@ -7,21 +7,21 @@ from typing import Any, NoReturn
 
 import pytest
 
-from archiver.errors import Deposed
-from archiver.ids import SeededIds
+from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from intake.fold import TopicState
-from reconcile.clean_orphans import Kind, Unneeded
-from reconcile.clean_tables import Swept, TableFolders
-from reconcile.lines import Lines
-from tests.support.cleaning import Run, Vacuumed
-from tests.support.tables import CLUSTER_ID
-from tests.support.waiting_rounds import WaitingRounds
+from archiver.runtime.errors import Deposed
+from archiver.runtime.ids import SeededIds
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+from reconcile.snapshot.retention_floor import Lines
+from reconcile.snapshot.unreferenced_objects import Kind, Unneeded
+from reconcile.vacuum.tables import Swept, TableFolders
+from tests.support.builders.cleaning import Run, Vacuumed
+from tests.support.builders.waiting_rounds import WaitingRounds
+from tests.support.catalog.tables import CLUSTER_ID
 
 FILES = 4
 

@@ -9,8 +9,8 @@ from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import KilledFile, PendingFile, TopicLedger
 from archiver.objects.paths import archive_key, data_prefix, metadata_prefix
 from archiver.objects.store import ObjectInfo
-from reconcile.clean_orphans import Folder, Unneeded
-from tests.support.tables import TOPIC_ID
+from reconcile.snapshot.unreferenced_objects import Folder, Unneeded
+from tests.support.catalog.tables import TOPIC_ID
 
 OLD_US, YOUNG_US, LIMIT_US = 100, 300, 200
 

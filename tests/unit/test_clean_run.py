@@ -8,22 +8,22 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from archiver import failpoints
-from archiver.errors import Corrupted, Deposed, Halt, LeaseHeld, OutcomeUnknown, RetryLater
-from archiver.ids import TopicId
+from archiver.config.groups import CleanupSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.log.lease import MemoryLease
 from archiver.proto import control_log_pb2 as pb
 from archiver.proto import intake_log_pb2 as ipb
-from archiver.settings_groups import CleanupSettings
-from intake.backlog import Backlog
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Corrupted, Deposed, Halt, LeaseHeld, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import TopicId
 from intake.format import INTAKE_SCHEMA, SegmentRows, write_intake_file
-from reconcile.clean_report import CleanReport
-from reconcile.pin import oldest_pin
-from reconcile.vacuum import needed_files
-from tests.support.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
-from tests.support.faulty_objects import ObjectFault
-from tests.support.unread_shelves import UnreadShelves
+from intake.log.backlog import Backlog
+from reconcile.snapshot.oldest_required import oldest_pin
+from reconcile.vacuum.intake_files import needed_files
+from reconcile.vacuum.report import CleanReport
+from tests.support.builders.cleaning import GRACE_S, Run, Vacuumed, stamps, tp_of
+from tests.support.intake.unread_shelves import UnreadShelves
+from tests.support.objects.faulty_objects import ObjectFault
 
 POINTS = [name for name in failpoints.NAMES if name.startswith(("condemn.", "intake.delete.", "deleted."))]
 

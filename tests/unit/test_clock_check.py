@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from archiver.api import Writer
-from archiver.clock import Clock, ManualClock, SystemClock
-from archiver.errors import RetryLater
-from archiver.ids import SystemIds
+from archiver.config.settings import load_settings
+from archiver.daemon.resources import Opened
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.memory import MemoryObjectStore
-from archiver.opened import Opened
-from archiver.settings import load_settings
+from archiver.runtime.clock import Clock, ManualClock, SystemClock
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import SystemIds
 from archiver.status.advice import advice, verdict
 from archiver.status.journal import Journal
-from archiver.status.standing import Standing
-from intake.clock_check import check_start_clock, log_ahead_s
-from tests.support.deployment import Deployment
+from archiver.status.lag import Standing
+from intake.log.clock_check import check_start_clock, log_ahead_s
+from tests.support.builders.deployment import Deployment
 
 NOW_US = 1_700_000_000_000_000
 SKEW_MAX_S = 10.0

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import ConfigInvalid, Corrupted
-from archiver.ids import SeededIds
 from archiver.objects.cluster import ClusterIdentity, ensure_cluster, read_cluster
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.store import ObjectStore
-from tests.support.faulty_objects import FaultyObjectStore, ObjectFault
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import ConfigInvalid, Corrupted
+from archiver.runtime.ids import SeededIds
+from tests.support.objects.faulty_objects import FaultyObjectStore, ObjectFault
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from archiver.daemon.collector import OBJECTS, look_less_often
+from archiver.config.settings import load_settings
+from archiver.daemon.daemon import Daemon
+from archiver.daemon.garbage_collection import OBJECTS, look_less_often
 from archiver.daemon.signals import Signals
-from archiver.serving import Daemon
-from archiver.settings import load_settings
-from intake.sources.kafka_client import PORTION_RECORDS
-from tests.support.deployment import Deployment
+from intake.sources.kafka.client import PORTION_RECORDS
+from tests.support.builders.deployment import Deployment
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ import random
 import pytest
 
 from archiver.catalog.tables import LiveFile
-from archiver.errors import Corrupted
-from archiver.jobs import merge
-from archiver.jobs.compact_plan import TOGETHER_MAX, CompactTarget, runs, smalls
-from archiver.jobs.merge import Small
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import Granularity, archive_key, parse_archive_key
 from archiver.proto import control_log_pb2 as pb
+from archiver.rewrite import merge
+from archiver.rewrite.compact_plan import TOGETHER_MAX, CompactTarget, runs, smalls
+from archiver.rewrite.merge import Small
+from archiver.runtime.errors import Corrupted
 from archiver.stream.archives import FoundArchive, FoundFooter
-from tests.support.tables import TOPIC_ID
+from tests.support.catalog.tables import TOPIC_ID
 
 OTHER_TOPIC = "ff" * 16
 DAY_US = 86_400_000_000

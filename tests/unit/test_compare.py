@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.ids import TopicId
 from archiver.objects.paths import ArchiveKey
-from archiver.schema.state import TopicSchema
-from reconcile.compare import NO_ARCHIVE, RANGES_MAX, comparable, compared, needed, reference_files
-from reconcile.judge import judge_topic
-from reconcile.rows import Compared, ForeignRows, RowFile, RowReader, Stretch
-from reconcile.views import FileView, HiddenRows, PartitionView, RewrittenRows, TableState, TopicView
-from tests.support.orders import raw_schema
+from archiver.runtime.ids import TopicId
+from archiver.schema.evolution.state import TopicSchema
+from reconcile.audit.external_rows import NO_ARCHIVE, RANGES_MAX, comparable, compared, needed, reference_files
+from reconcile.audit.rows import Compared, ForeignRows, RowFile, RowReader, Stretch
+from reconcile.audit.rules import judge_topic
+from reconcile.snapshot.topic_views import FileView, HiddenRows, PartitionView, RewrittenRows, TableState, TopicView
+from tests.support.schema.orders import raw_schema
 
 TOPIC = TopicId("a" * 32)
 TABLE = TableState("shop.orders", 7, {0: 30})

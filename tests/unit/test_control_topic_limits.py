@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from archiver.checked import Verdict
-from archiver.clock import SystemClock
+from archiver.config.events import ControlTopicSettings
 from archiver.control_topic import check
 from archiver.control_topic.check import check_control_topic
 from archiver.control_topic.kafka_topic import KafkaTopic
-from archiver.settings_events import ControlTopicSettings
+from archiver.runtime.check_result import Verdict
+from archiver.runtime.clock import SystemClock
 
 BYTES_MAX = 1_000_000
 

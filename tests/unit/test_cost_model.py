@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from archiver.settings_groups import CleanupSettings, IntakeSettings, SparkSettings
-from archiver.settings_topics import ArchiveSettings
+from archiver.config.groups import CleanupSettings, IntakeSettings, SparkSettings
+from archiver.config.topics import ArchiveSettings
 from bench.cost_model import BUFSTREAM, KAFKA, PUBLISHED, Prices, Use, intake_age_s, kafka_month, month, storage
 from bench.cost_requests import GIB, Deployment, asked, files_per_gib, rounds, stores
 

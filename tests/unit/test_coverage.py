@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcile.coverage import Range, cover, intersect, merge, subtract, total
+from reconcile.snapshot.offset_coverage import Range, cover, intersect, merge, subtract, total
 
 _RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=8)
 

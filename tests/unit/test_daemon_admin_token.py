@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from archiver.daemon.admin_token import TOKEN_BYTES, ensure_token, token_path
-from archiver.errors import Halt, RetryLater
-from archiver.ids import SeededIds, SystemIds
+from archiver.runtime.errors import Halt, RetryLater
+from archiver.runtime.ids import SeededIds, SystemIds
 
 
 @pytest.fixture

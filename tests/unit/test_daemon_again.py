@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from archiver.clock import ManualClock
-from archiver.daemon.again import Again
+from archiver.daemon.backoff import Again
+from archiver.runtime.clock import ManualClock
 
 
 def waits(again: Again, clock: ManualClock) -> float:

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from archiver.daemon.alone import alone
-from archiver.errors import RetryLater
+from archiver.daemon.acquire_with_timeout import alone
+from archiver.runtime.errors import RetryLater
 
 
 def test_who_cannot_have_it_in_time_is_told_why() -> None:

@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import pytest
 
-from archiver.clock import ManualClock
 from archiver.daemon.cycles import REPEAT_S, Cycles, Told
-from archiver.errors import ConfigInvalid, Deposed, Halt, InvalidInput, LeaseHeld, NotFound, OutcomeUnknown, RetryLater
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import ConfigInvalid, Deposed, Halt, InvalidInput, LeaseHeld, NotFound, OutcomeUnknown, RetryLater
 from archiver.status.journal import Journal, Outcome
 
 

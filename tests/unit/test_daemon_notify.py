@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.clock import ManualClock
 from archiver.daemon.notify import EXTEND_S, Notifier
+from archiver.runtime.clock import ManualClock
 
 
 class Manager:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.clock import ManualClock
 from archiver.daemon.tick import Pace
-from archiver.errors import RetryLater
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
 
 
 def test_a_round_that_says_nothing_is_told() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.configured import check_catalog_place, sqlite_file
-from archiver.clock import SystemClock
-from archiver.daemon.places import check_data_place, check_metadata_place, check_state_folder
-from archiver.errors import NotPermitted, RetryLater
-from archiver.ids import SeededIds
+from archiver.daemon.storage_preflight import check_data_place, check_metadata_place, check_state_folder
 from archiver.objects.cluster import ensure_cluster
 from archiver.objects.local import LocalObjectStore
-from tests.support.privileges import file_modes_hold
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import NotPermitted, RetryLater
+from archiver.runtime.ids import SeededIds
+from tests.support.process.privileges import file_modes_hold
 
 
 @pytest.fixture

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from archiver.clock import ManualClock
+from archiver.config.settings import MetricsSettings
 from archiver.control_topic.publisher import PublishedState
 from archiver.control_topic.waves import TopicRecord
 from archiver.daemon.publication import Publication
 from archiver.log.lease import LeasePlace, MemoryLease
 from archiver.log.memory import MemoryLogStore
 from archiver.objects.memory import MemoryObjectStore
-from archiver.settings import MetricsSettings
+from archiver.runtime.clock import ManualClock
 from archiver.status.journal import Journal
-from archiver.status.numbers import Numbers
-from tests.support.control_topic import LedgerWriter, MemoryTopic, Rig
+from archiver.status.metric_registry import Numbers
+from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig
 
 
 def rig() -> Rig:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from archiver.config.settings import Settings, load_settings
 from archiver.daemon.reload import APPLIED, Refused, plan_reload
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 CANARY = "canary-0815"
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from archiver.clock import SystemClock
 from archiver.daemon.schedule import Schedule, ScheduledJob, _Run
+from archiver.runtime.clock import SystemClock
 
 WAIT_S = 30.0
 LONG_S = 3600.0

@@ -11,7 +11,7 @@ from signal import SIGHUP, SIGINT, SIGTERM, Signals
 import pytest
 
 from archiver.daemon.signals import Signals as Asking
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 WAIT_S = 30.0
 

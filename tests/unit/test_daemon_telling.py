@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.daemon.telling import told_of_archiving, told_of_audit, told_of_cleaning, told_of_replay
+from archiver.config.settings import Settings
+from archiver.daemon.summaries import told_of_archiving, told_of_audit, told_of_cleaning, told_of_replay
 from archiver.daemon.tick import Tick
-from archiver.errors import Halt, LeaseHeld, RetryLater
-from archiver.jobs.compaction import TopicCompaction
-from archiver.jobs.looks import Looks
-from archiver.jobs.replay_report import ReplayReport, TopicReplay
-from archiver.jobs.report import ArchiveReport, CommitTry, TopicReport
-from archiver.settings import Settings
-from reconcile.clean_report import CleanReport
+from archiver.publish.report import ArchiveReport, CommitTry, TopicReport
+from archiver.refine.schedule import Looks
+from archiver.rewrite.compact import TopicCompaction
+from archiver.rewrite.replay_report import ReplayReport, TopicReplay
+from archiver.runtime.errors import Halt, LeaseHeld, RetryLater
+from reconcile.vacuum.report import CleanReport
 
 
 def archived() -> ArchiveReport:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from archiver.daemon.upkeep import RUNS_MAX, Upkeep
-from archiver.errors import RetryLater
-from archiver.jobs.compaction import TopicCompaction
-from reconcile.clean_report import CleanReport
+from archiver.rewrite.compact import TopicCompaction
+from archiver.runtime.errors import RetryLater
+from reconcile.vacuum.report import CleanReport
 
 NOTHING = SimpleNamespace(run_if_due=lambda: None)
 

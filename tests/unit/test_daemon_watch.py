@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.clock import ManualClock, SystemClock
 from archiver.daemon.opening import DENIED_S, Opening, Step
 from archiver.daemon.watch import Beside, Question, Watch
-from archiver.errors import Halt, NotPermitted, RetryLater
+from archiver.runtime.clock import ManualClock, SystemClock
+from archiver.runtime.errors import Halt, NotPermitted, RetryLater
 from archiver.status.journal import Journal
 
 WAIT_S = 30.0

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.configured import remote_limits
+from archiver.config.settings import load_settings
+from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
-from archiver.objects.place import StorePlace
-from archiver.settings import load_settings
 
 NAMES = ("plain", "a folder [1] it's", "50% off", "a%20b", "a+b", "~x", "zażółć", "x;y", "a&b=c", '"q"', "a\\b", "{c}", "@", ":8080")
 

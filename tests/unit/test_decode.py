@@ -9,10 +9,10 @@ from google.protobuf import any_pb2, descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.schema.descriptors import Envelope, Source, make_source
+from archiver.schema.protobuf.descriptors import Envelope, Source, make_source
 from archiver.stream.decode import Decoder
-from tests.support.orders import DESCRIPTOR_SET, order
-from tests.support.protos import F, descriptor_set, field, file_of
+from tests.support.schema.orders import DESCRIPTOR_SET, order
+from tests.support.schema.protos import F, descriptor_set, field, file_of
 
 SCHEMA = make_source(DESCRIPTOR_SET, "shop.Order")
 

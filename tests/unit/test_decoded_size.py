@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.schema import decoded_size
-from archiver.schema.causes import cause_of
 from archiver.schema.codec import RecordCodec
-from archiver.schema.decoded_size import BATCH_VALUES_MAX, VALUES_MAX, Meter, portions
-from archiver.schema.descriptors import Source, source_tree
-from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.state import arrow_schema, column_tree
-from archiver.schema.tree import ERR, PREFIX, RAW
+from archiver.schema.evolution.state import arrow_schema, column_tree
+from archiver.schema.protobuf import decoded_size
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.decoded_size import BATCH_VALUES_MAX, VALUES_MAX, Meter, portions
+from archiver.schema.protobuf.descriptors import Source, source_tree
+from archiver.schema.protobuf.error_causes import cause_of
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW
 from archiver.stream.decode import ANY_BYTES_MAX, Decoder
-from tests.support.engine_rows import ENGINES, schema_for, values_of
-from tests.support.orders import DESCRIPTOR_SET, order
-from tests.support.random_protos import fill, random_schema
-from tests.support.wire_mutations import mutated
+from tests.support.schema.engine_rows import ENGINES, schema_for, values_of
+from tests.support.schema.orders import DESCRIPTOR_SET, order
+from tests.support.schema.random_protos import fill, random_schema
+from tests.support.schema.wire_mutations import mutated
 
 ORDER = Source("shop.Order", DESCRIPTOR_SET)
 LINE = b"\x1a\x00"

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from archiver.config.settings import load_settings
 from archiver.demo import flights, settings
 from archiver.demo.flights_pb2 import (
     FLIGHT_STATUS_ARRIVED,
@@ -23,10 +24,9 @@ from archiver.demo.flights_pb2 import (
     Weather,
 )
 from archiver.demo.report import text_table
-from archiver.errors import InvalidInput
-from archiver.settings import load_settings
+from archiver.runtime.errors import InvalidInput
 from intake.records import RECORD_SCHEMA
-from tests.support.demo_source import write_source
+from tests.support.builders.demo_source import write_source
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from archiver.schema.wire_columns import _FEW_ENTRIES, _double_keys
+from archiver.schema.protobuf.wire_columns import _FEW_ENTRIES, _double_keys
 
 
 @pytest.mark.parametrize("entries_max", [1, 2, _FEW_ENTRIES, _FEW_ENTRIES + 1, 40])

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.jobs.bounds import leaves
-from archiver.jobs.encodings import ALONE_BYTES, ALONE_ROWS, ROWS_MIN, Encodings, SharedEncodings, chosen
+from archiver.refine.column_stats import leaves
+from archiver.refine.encodings import ALONE_BYTES, ALONE_ROWS, ROWS_MIN, Encodings, SharedEncodings, chosen
 
 ROWS = 2 * ROWS_MIN
 RANDOM = np.random.default_rng(7)

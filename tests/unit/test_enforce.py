@@ -12,18 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.errors import RecordRefused, RetryLater
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import RecordRefused, RetryLater
 from archiver.schema.codec import RecordCodec
-from archiver.schema.descriptors import Envelope, Source
-from archiver.schema.edge import FEW_ROWS, EdgeCheck, envelope_of
-from archiver.schema.state import decide
-from intake.edge_schemas import EdgeSchemas
-from intake.enforce import Admitted, SentAgain, Side, SideRules, admit, admit_all, divide, refuse_whole
+from archiver.schema.evolution.state import decide
+from archiver.schema.payload_check import FEW_ROWS, EdgeCheck, envelope_of
+from archiver.schema.protobuf.descriptors import Envelope, Source
 from intake.records import Record, normalise_batch
-from tests.support.orders import DESCRIPTOR_SET, order
-from tests.support.random_protos import fill, random_schema
-from tests.support.wire_mutations import enveloped, mutated
+from intake.write.schema_validation import EdgeSchemas
+from intake.write.validation import Admitted, SentAgain, Side, SideRules, admit, admit_all, divide, refuse_whole
+from tests.support.schema.orders import DESCRIPTOR_SET, order
+from tests.support.schema.random_protos import fill, random_schema
+from tests.support.schema.wire_mutations import enveloped, mutated
 
 ORDER = Source("shop.Order", DESCRIPTOR_SET)
 BAD = b"\xff"
@@ -69,7 +69,7 @@ def test_the_verdict_is_that_of_the_codec(seed: int) -> None:
 
 
 def test_pieces_of_a_large_column_are_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archiver.schema.edge.PIECE_BYTES", 100)
+    monkeypatch.setattr("archiver.schema.payload_check.PIECE_BYTES", 100)
     values: list[bytes | None] = [BAD if row % 7 == 3 else None if row % 5 == 0 else order(row) for row in range(100)]
     found = EdgeCheck(ORDER).check(binary(values).slice(1))
     assert sorted(found.errors) == [row - 1 for row in range(1, 100) if values[row] == BAD]
@@ -126,7 +126,7 @@ class Registry:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[EdgeSchemas]]:
-    monkeypatch.setattr("intake.edge_schemas.ASKED_AGAIN_S", 0.05)
+    monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 0.05)
     made: list[EdgeSchemas] = []
     yield made
     for one in made:
@@ -212,7 +212,7 @@ def test_asking_ahead_for_an_id_harms_nobody_who_has_it_registered(opened: list[
 
 
 def test_an_old_answer_does_not_count_for_who_comes_again(opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intake.edge_schemas.ANSWER_LASTS_S", 0.0)
+    monkeypatch.setattr("intake.write.schema_validation.ANSWER_LASTS_S", 0.0)
     registry = Registry(5)
     schemas = edge(opened, registry)
     newer = envelope_of(6, (0,)) + order(1)
@@ -227,8 +227,8 @@ def test_an_old_answer_does_not_count_for_who_comes_again(opened: list[EdgeSchem
 
 
 def test_a_flood_of_ids_asks_no_more_often_than_one(opened: list[EdgeSchemas], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intake.edge_schemas.ASKED_AGAIN_S", 600.0)
-    monkeypatch.setattr("intake.edge_schemas.RETURNING_MAX", 5)
+    monkeypatch.setattr("intake.write.schema_validation.ASKED_AGAIN_S", 600.0)
+    monkeypatch.setattr("intake.write.schema_validation.RETURNING_MAX", 5)
     registry = Registry(5)
     schemas = edge(opened, registry)
     calls = registry.calls
@@ -399,7 +399,7 @@ def test_the_bound_of_the_codec_holds_at_the_edge_too() -> None:
 
 def test_no_column_is_made_to_judge_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns of a record with a million elements take the interpreter a minute; the verdict reads only what can be wrong."""
-    monkeypatch.setattr("archiver.schema.engine_protobuf._columns", pytest.fail)
+    monkeypatch.setattr("archiver.schema.protobuf.complete_engine._columns", pytest.fail)
     rng = random.Random(3)
     made = random_schema(rng)
     values: list[bytes | None] = []

@@ -13,9 +13,9 @@ import pytest
 from archiver.catalog.configured import ConfiguredCatalogs
 from archiver.catalog.engines import AWS_PACKAGE, SPARK_PACKAGES, duckdb_secret, spark_sql, trino, trino_catalog
 from archiver.catalog.engines import duckdb as duckdb_line
-from archiver.ids import SystemIds
-from archiver.objects.place import S3Options, StorePlace
-from archiver.settings import load_settings
+from archiver.config.settings import load_settings
+from archiver.objects.location import S3Options, StorePlace
+from archiver.runtime.ids import SystemIds
 
 STACK = Path(__file__).resolve().parents[2] / "deploy" / "stack"
 SQL = {"type": "sql", "uri": "sqlite:////data/my folder/catalog.db?timeout=60"}

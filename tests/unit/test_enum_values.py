@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.schema.tree import EnumTree, FieldTree, Kind
-from archiver.schema.values import to_column, to_wire
+from archiver.schema.protobuf.tree import EnumTree, FieldTree, Kind
+from archiver.schema.protobuf.values import to_column, to_wire
 
 COUNTING = EnumTree(((0, "NONE"), (1, "FIRST"), (2, "SECOND")))
 ENUMS = {

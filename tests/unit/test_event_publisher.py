@@ -8,11 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from archiver.clock import ManualClock
 from archiver.control_topic.position import Position
 from archiver.control_topic.publisher import READ_ENTRIES
 from archiver.control_topic.waves import TopicRecord
-from archiver.errors import Corrupted, Halt, LeaseHeld, OutcomeUnknown, RetryLater
 from archiver.ledger.checkpoint import LedgerCheckpoints, encode
 from archiver.ledger.entries import parse_entry
 from archiver.ledger.event_reader import EventReader, Mark
@@ -23,7 +21,9 @@ from archiver.log.reading import entries_from
 from archiver.objects.memory import MemoryObjectStore
 from archiver.proto import control_log_pb2 as pb
 from archiver.proto import control_topic_pb2
-from tests.support.control_topic import LedgerWriter, MemoryTopic, Rig, events_of
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Corrupted, Halt, LeaseHeld, OutcomeUnknown, RetryLater
+from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig, events_of
 
 
 def rig() -> Rig:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events.avro import read_datum, write_datum
 from archiver.events.avro_schema import Array, Fixed, Optional, Primitive, Record, RecordField, describe, parse_schema
-from tests.support.event_values import INTS, LONGS, TEXTS
+from archiver.runtime.errors import Corrupted, InvalidInput
+from tests.support.events.event_values import INTS, LONGS, TEXTS
 
 _VALUES: dict[str, st.SearchStrategy[Any]] = {
     "null": st.none(),

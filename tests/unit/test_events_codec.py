@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events import codec
 from archiver.events.types import DataComplete, DataFile, DataWritten, Event, EventType, PartitionField, StartCommit, TableReference
-from tests.support.event_values import events
+from archiver.runtime.errors import Corrupted, InvalidInput
+from tests.support.events.event_values import events
 
 _GOLDEN = Path(__file__).parents[1] / "compat" / "golden_events"
 _SAMPLES = [path.read_bytes() for path in sorted(_GOLDEN.glob("*/*.bin"))]

@@ -11,10 +11,10 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 
-from archiver.errors import InvalidInput
 from archiver.events import codec, json_form
 from archiver.events.types import DataComplete, DataFile, DataWritten, Event, PartitionField, TableReference
-from tests.support.event_values import events
+from archiver.runtime.errors import InvalidInput
+from tests.support.events.event_values import events
 
 _ID = UUID(int=7)
 _FILE = DataFile(path="p", record_count=1, file_size=2, partition=(3,), lower_bounds={1: b"\x01"})

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events import partitions
 from archiver.events.avro_schema import parse_schema
+from archiver.runtime.errors import Corrupted, InvalidInput
 
 _TYPES = [
     "boolean",

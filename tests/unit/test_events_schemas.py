@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, InvalidInput
 from archiver.events.schemas import from_wire_text, schema_text, to_wire_text
 from archiver.events.types import EventType, PartitionField
+from archiver.runtime.errors import Corrupted, InvalidInput
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import InvalidInput
 from archiver.events.specs import partition_fields
 from archiver.events.types import PartitionField
+from archiver.runtime.errors import InvalidInput
 
 SCHEMA = {
     "type": "struct",

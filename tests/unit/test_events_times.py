@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from archiver.errors import InvalidInput
 from archiver.events.times import iso_time, time_us_of
-from tests.support.event_values import LONGS
+from archiver.runtime.errors import InvalidInput
+from tests.support.events.event_values import LONGS
 
 
 @pytest.mark.parametrize(

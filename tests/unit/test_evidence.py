@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.catalog.evidence import Doubted, Evidence, Known, judge
-from archiver.catalog.layout import WATERMARKS
+from archiver.catalog.table_layout import WATERMARKS
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
-from archiver.errors import Corrupted
+from archiver.runtime.errors import Corrupted
 
 COMMIT = uuid.UUID(int=5)
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.catalog.agree import contradiction, revived_keys, seen_up_to
+from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
 from archiver.catalog.evidence import Evidence, Known
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.views import KilledFile, PendingFile, TopicLedger
+from archiver.runtime.ids import TopicId
 
 TABLE = uuid.UUID(int=1)
 OURS = Evidence(103, 3, 1, uuid.UUID(int=5), (10, 20))

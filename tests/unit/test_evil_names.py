@@ -15,17 +15,17 @@ from pydantic import ValidationError
 
 from archiver.catalog.tables import parse_identifier
 from archiver.cli.output import print_table, progress
-from archiver.errors import ArchiverError, Halt, InvalidInput
+from archiver.config.groups import CatalogSettings
+from archiver.config.kafka import KafkaSourceSettings
+from archiver.config.types import check_column, check_message, check_table, check_topic_name
 from archiver.objects import paths
 from archiver.objects.key_rules import RESERVED
 from archiver.objects.local import LocalObjectStore
 from archiver.query.columns import literal, quoted
-from archiver.settings_groups import CatalogSettings
-from archiver.settings_kafka import KafkaSourceSettings
-from archiver.settings_types import check_column, check_message, check_table, check_topic_name
-from archiver.telemetry import setup_logging
-from archiver.wording import in_sight
-from intake.sequencer import check_topic_name as check_declared
+from archiver.runtime.errors import ArchiverError, Halt, InvalidInput
+from archiver.runtime.logging import setup_logging
+from archiver.runtime.text import in_sight
+from intake.log.sequencer import check_topic_name as check_declared
 
 EVIL = {
     "climbing": "../../evil",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import InvalidInput
-from archiver.jobs.positions import HeldBack
+from archiver.publish.progress import HeldBack
+from archiver.runtime.errors import InvalidInput
 from archiver.status.explain import ArchiveSight, Facts, FileSight, IntakeSight, SnapshotSight, TableSight, explain
-from archiver.status.telling import document_of, lines_of
+from archiver.status.explanation_text import document_of, lines_of
 from archiver.status.tracing import parse_place
-from intake.aborted import Aborted
+from intake.log.aborted import Aborted
 
 INTAKE = IntakeSight(
     log_index=7,

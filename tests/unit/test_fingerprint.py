@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconcile.rows import Coordinates
-from reconcile.spark.fingerprint import check_coordinates, columns_of, fingerprints, names_in
+from reconcile.audit.rows import Coordinates
+from reconcile.audit.spark.fingerprint import check_coordinates, columns_of, fingerprints, names_in
 
 HEADERS = {
     "type": "list",

@@ -7,13 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from archiver.clock import ManualClock, SystemClock
-from archiver.errors import Halt, RetryLater
-from archiver.ids import TopicId
-from intake.acknowledgements import PendingRecord
-from intake.batcher import ROW_COST_BYTES, FlushQueue, Piece, RecordItem, cut_rows
-from intake.fold import TopicState
+from archiver.runtime.clock import ManualClock, SystemClock
+from archiver.runtime.errors import Halt, RetryLater
+from archiver.runtime.ids import TopicId
+from intake.log.fold import TopicState
 from intake.records import Record
+from intake.write.acknowledgements import PendingRecord
+from intake.write.queue import ROW_COST_BYTES, FlushQueue, Piece, RecordItem, cut_rows
 
 TOPIC = TopicState(TopicId("a" * 32), "a", 1, 0)
 

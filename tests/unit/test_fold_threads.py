@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from intake.backlog import Backlog
-from intake.fold import IntakeFold
-from tests.support.intake_entries import Run, declared, topic_id_of
-from tests.support.transaction_entries import TransactionEntries
+from intake.log.backlog import Backlog
+from intake.log.fold import IntakeFold
+from tests.support.intake.intake_entries import Run, declared, topic_id_of
+from tests.support.intake.transaction_entries import TransactionEntries
 
 ROUNDS = 60
 PRODUCERS = 30

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from archiver.catalog.layout import COMMIT_ID
+from archiver.catalog.table_layout import COMMIT_ID
 from archiver.catalog.tables import LiveFile, SnapshotView, TableView
-from reconcile.lines import foreign_branches, keeps_change, lacks, reached_by
+from reconcile.snapshot.retention_floor import foreign_branches, keeps_change, lacks, reached_by
 
 OURS = {COMMIT_ID: "any"}
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archiver.catalog.expiry import expired, recorded
-from archiver.catalog.foreign import (
+from archiver.catalog.external_changes import (
     CHANGES_MAX,
     OFFSETS_MAX,
     SNAPSHOTS_MAX,
@@ -25,12 +25,12 @@ from archiver.catalog.foreign import (
     told_after_repair,
     unretired,
 )
-from archiver.catalog.layout import COMMIT_ID, EXPIRED_CHANGES
+from archiver.catalog.table_layout import COMMIT_ID, EXPIRED_CHANGES
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.errors import Corrupted
-from archiver.ids import TopicId
-from archiver.ledger.past import PastWatermarks
 from archiver.ledger.views import TopicLedger
+from archiver.ledger.watermark_history import PastWatermarks
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId
 
 NOW_US = 100_000_000
 TOPIC = TopicId("a" * 32)

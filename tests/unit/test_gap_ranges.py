@@ -6,13 +6,13 @@ import hashlib
 
 import pytest
 
-from archiver.ids import TopicId
-from archiver.jobs.refined import gaps_archive
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
 from archiver.proto import control_log_pb2 as pb
-from tests.support.segments import plan_of, segment
+from archiver.refine.task import gaps_archive
+from archiver.runtime.ids import TopicId
+from tests.support.builders.segments import plan_of, segment
 
 TOPIC = TopicId("0a" * 16)
 TEXT = b"schema"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from archiver.schema.codec import decode_exactly
-from archiver.schema.engine import Decoded
+from archiver.schema.protobuf.engine import Decoded
 
 
 @dataclass

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.given_up import GivenUp
 from archiver.ledger.rewrites import OldArchive, Replaced, Rewrite
 from archiver.ledger.views import KilledFile, TopicLedger
-from tests.support.tables import TOPIC_ID
+from tests.support.catalog.tables import TOPIC_ID
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.schema.descriptors import source_tree
-from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.engine_ptars import GUARDED_BYTES, PtarsEngine
-from archiver.schema.state import arrow_schema, decide
-from archiver.schema.tree import ERR, PREFIX, RAW
-from tests.support.protos import message_class, order_file, source
+from archiver.schema.evolution.state import arrow_schema, decide
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.descriptors import source_tree
+from archiver.schema.protobuf.ptars_engine import GUARDED_BYTES, PtarsEngine
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW
+from tests.support.schema.protos import message_class, order_file, source
 
 ORDER = source(order_file(), "Order")
 

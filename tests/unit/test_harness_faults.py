@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import OutcomeUnknown, RetryLater
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from tests.harness.delivery import Item
 from tests.harness.fault_plan import ERROR, LOST, REPLY_LOST, SLOW, WEATHER, Spell
 from tests.harness.ledger_file import LedgerFile

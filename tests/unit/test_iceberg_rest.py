@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.remote_limits import RemoteLimits
-from archiver.errors import CatalogAway
-from archiver.ids import SeededIds
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.remote_limits import RemoteLimits
+from archiver.runtime.errors import CatalogAway
+from archiver.runtime.ids import SeededIds
 
 TIMEOUT_S = 0.5
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import InvalidInput, RecordRefused
+from archiver.runtime.errors import InvalidInput, RecordRefused
 from intake.inputs import InputFormat, read_inputs
 from intake.record_json import Input
 from intake.records import HEADERS, TIMESTAMP, Record

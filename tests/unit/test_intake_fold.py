@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, Halt, NotFound
-from archiver.ids import TopicPartition
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import IntakeFold
-from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
+from archiver.runtime.errors import Corrupted, Halt, NotFound
+from archiver.runtime.ids import TopicPartition
+from intake.log.fold import IntakeFold
+from tests.support.intake.intake_entries import Run, declared, named, ticked, topic_id_of
 
 A, B = topic_id_of(1), topic_id_of(2)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.ids import TopicId
+from archiver.runtime.ids import TopicId
 from intake.format import FOOTER_TAIL_BYTES, INTAKE_SCHEMA, SegmentRows, footer_length, footer_sha256, write_intake_file
 
 TOPIC = TopicId("a" * 32)

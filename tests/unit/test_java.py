@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.cli.exits import WRONG, exit_code
-from archiver.java import JavaUnfit, require_java
+from archiver.cli.exit_codes import WRONG, exit_code
+from archiver.spark.java import JavaUnfit, require_java
 
 ROOT = Path(__file__).resolve().parents[2]
 OPENJDK_17 = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6)'

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from archiver.ids import TopicId
 from archiver.objects.paths import ArchiveKey
-from reconcile.coverage import Range
-from reconcile.judge import PartitionFinding, judge_topic
-from reconcile.views import FileView, PartitionView, Removal, TableState, TopicView
+from archiver.runtime.ids import TopicId
+from reconcile.audit.rules import PartitionFinding, judge_topic
+from reconcile.snapshot.offset_coverage import Range
+from reconcile.snapshot.topic_views import FileView, PartitionView, Removal, TableState, TopicView
 
 TOPIC = TopicId("a" * 32)
 

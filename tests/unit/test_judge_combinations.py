@@ -14,10 +14,10 @@ from itertools import combinations
 
 import pytest
 
-from archiver.ids import TopicId
 from archiver.objects.paths import ArchiveKey
-from reconcile.judge import PartitionFinding, judge_topic
-from reconcile.views import FileView, Lost, PartitionView, Removal, TableState, TopicView
+from archiver.runtime.ids import TopicId
+from reconcile.audit.rules import PartitionFinding, judge_topic
+from reconcile.snapshot.topic_views import FileView, Lost, PartitionView, Removal, TableState, TopicView
 
 TOPIC = TopicId("a" * 32)
 STABLE = 40

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from archiver.clock import ManualClock
-from archiver.errors import RetryLater
-from intake.sources import kafka_client
-from intake.sources.kafka_client import KafkaClient, _Answers, _sound
-from intake.sources.kafka_client_log import ClientLog
-from intake.sources.upstream import Place, Polled
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
+from intake.sources.kafka import client as kafka_client
+from intake.sources.kafka.client import KafkaClient, _Answers, _sound
+from intake.sources.kafka.client_log import ClientLog
+from intake.sources.kafka.upstream import Place, Polled
 
 
 class Said:

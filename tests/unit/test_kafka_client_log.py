@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from archiver.clock import ManualClock, SystemClock
+from archiver.config.events import ControlTopicSettings
+from archiver.config.kafka import KafkaSourceSettings
 from archiver.control_topic.kafka_topic import KafkaTopic
-from archiver.errors import RetryLater
-from archiver.settings_events import ControlTopicSettings
-from archiver.settings_kafka import KafkaSourceSettings
-from intake.sources.kafka_client import KafkaClient
-from intake.sources.kafka_client_log import KINDS_MAX, REPEAT_S, TEXT_MAX, ClientLog
-from tests.support.local_server import free_port
+from archiver.runtime.clock import ManualClock, SystemClock
+from archiver.runtime.errors import RetryLater
+from intake.sources.kafka.client import KafkaClient
+from intake.sources.kafka.client_log import KINDS_MAX, REPEAT_S, TEXT_MAX, ClientLog
+from tests.support.servers.local_server import free_port
 
 LOG = logging.getLogger("client-log-test")
 
@@ -38,7 +38,7 @@ def repeated(caplog: pytest.LogCaptureFixture) -> int:
 
 def test_a_cluster_that_is_away_is_a_few_lines(closed: str, caplog: pytest.LogCaptureFixture) -> None:
     """The library repeats itself dozens of times a second, over each of several connections."""
-    caplog.set_level(logging.DEBUG, "intake.sources.kafka_client_log")
+    caplog.set_level(logging.DEBUG, "intake.sources.kafka.client_log")
     settings = KafkaSourceSettings.model_validate({"brokers": closed, "topics": "t", "request_timeout": 1})
     log = ClientLog("source s", SystemClock())
     for _ in range(2):
@@ -66,7 +66,7 @@ def test_a_line_carries_the_time_at_which_it_happened(closed: str, caplog: pytes
 
 
 def test_an_idle_publisher_reports_a_broker_that_is_away_once(closed: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "intake.sources.kafka_client_log")
+    caplog.set_level(logging.DEBUG, "intake.sources.kafka.client_log")
     topic = KafkaTopic(ControlTopicSettings(brokers=closed, topic="events"), SystemClock())
     deadline = time.monotonic() + 30
     while repeated(caplog) < 3:

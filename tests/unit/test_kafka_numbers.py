@@ -10,12 +10,12 @@ import confluent_kafka as library
 import pytest
 from pyiceberg.table.snapshots import Snapshot
 
-from archiver.catalog.iceberg_values import _snapshot
-from archiver.clock import ManualClock
-from intake.sources import kafka_client
-from intake.sources.kafka_client import KafkaClient
-from intake.sources.kafka_numbers import NO_RECORD, OFFSET_MAX, known, known_bounds, known_since, known_size
-from intake.sources.upstream import Bounds, Place
+from archiver.catalog.iceberg.values import _snapshot
+from archiver.runtime.clock import ManualClock
+from intake.sources.kafka import client as kafka_client
+from intake.sources.kafka.client import KafkaClient
+from intake.sources.kafka.numbers import NO_RECORD, OFFSET_MAX, known, known_bounds, known_since, known_size
+from intake.sources.kafka.upstream import Bounds, Place
 
 SENTINELS = [library.OFFSET_INVALID, library.OFFSET_STORED, library.OFFSET_BEGINNING, library.OFFSET_END, -(2**63)]
 NO_NUMBERS: list[Any] = [*SENTINELS, None, True, 2**63, 1.5, "7"]

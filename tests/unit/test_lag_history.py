@@ -8,9 +8,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ids import TopicId
+from archiver.runtime.ids import TopicId
 from archiver.status.history import STEPS, LagHistory, LagSample
-from archiver.status.standing import PartitionStanding, StageLag, Standing, TopicStanding
+from archiver.status.lag import PartitionStanding, StageLag, Standing, TopicStanding
 
 SPAN_S = 480.0
 """So a step is a second."""

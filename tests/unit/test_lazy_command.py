@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployment import Deployment
+from tests.support.builders.deployment import Deployment
 
 HEAVY = {"pyspark", "pyiceberg", "pandas", "duckdb"}
 

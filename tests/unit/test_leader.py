@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from archiver import failpoints
-from archiver.clock import ManualClock
-from archiver.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater
-from archiver.ids import SeededIds
 from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.proto import control_log_pb2 as pb
-from tests.support.faulty_log import AppendFault, FaultyLog
-from tests.support.tables import Limits, text_entry
+from archiver.runtime import failpoints
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Deposed, Halt, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds
+from tests.support.catalog.tables import Limits, text_entry
+from tests.support.log.faulty_log import AppendFault, FaultyLog
 
 SEEDS = iter(range(1000, 2000))
 

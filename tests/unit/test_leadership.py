@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import Deposed, LeaseHeld, RetryLater
-from archiver.ids import SeededIds, TopicId
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import EPOCH_KEYS_MAX, Leadership
 from archiver.ledger.views import TopicLedger
@@ -18,8 +15,11 @@ from archiver.log.lease import LeasePlace, MemoryLease
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Appended, Entry, Log
 from archiver.proto import control_log_pb2 as pb
-from tests.support.processes import until
-from tests.support.tables import Limits
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Deposed, LeaseHeld, RetryLater
+from archiver.runtime.ids import SeededIds, TopicId
+from tests.support.catalog.tables import Limits
+from tests.support.process.processes import until
 
 
 class Ground:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Halt, LeaseHeld
 from archiver.log.lease import FileLease
+from archiver.runtime.errors import Halt, LeaseHeld
 
 REPOSITORY = Path(__file__).parents[2]
 

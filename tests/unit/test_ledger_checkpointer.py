@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import Corrupted, Deposed, Halt, OutcomeUnknown, RetryLater
-from archiver.ids import SeededIds
 from archiver.ledger.checkpoint import MAGIC, LedgerCheckpoints, encode
 from archiver.ledger.checkpointer import CHECKPOINTS_PER_RUN_MAX, LedgerCheckpointer
 from archiver.ledger.fold import LedgerFold
@@ -18,8 +15,11 @@ from archiver.log.checkpoints import seal
 from archiver.log.memory import MemoryLog, MemoryLogStore
 from archiver.objects.memory import MemoryObjectStore
 from archiver.proto import control_log_pb2 as pb
-from tests.support.faulty_log import AppendFault, FaultyLog
-from tests.support.tables import Limits
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Corrupted, Deposed, Halt, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds
+from tests.support.catalog.tables import Limits
+from tests.support.log.faulty_log import AppendFault, FaultyLog
 
 SEEDS = iter(range(5000, 6000))
 

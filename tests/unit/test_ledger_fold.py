@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicId
+from archiver.ledger.archived_ranges import Coverage
 from archiver.ledger.archives import ArchiveFile
-from archiver.ledger.coverage import Coverage
 from archiver.ledger.fold import LedgerFold
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId
 
 TOPIC = TopicId("0a" * 16)
 TABLE = uuid.UUID(int=9)

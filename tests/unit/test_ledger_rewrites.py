@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.formats import FORMATS, format_of
 from archiver.ledger.views import TopicLedger
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId
 from tests.unit.test_ledger_fold import TABLE, TOPIC, Feed, file
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.errors import Halt
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.formats import format_of
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Halt
 
 TOPIC = "ab" * 16
 

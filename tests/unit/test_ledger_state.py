@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import Corrupted, Halt
-from archiver.ids import TopicId
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.checkpoint import MAGIC, decode, encode
 from archiver.ledger.fold import LedgerFold
@@ -21,6 +19,8 @@ from archiver.ledger.views import TopicLedger
 from archiver.log.checkpoints import seal
 from archiver.objects.paths import archive_key
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId
 
 TOPICS = tuple(TopicId(f"{number:02x}" * 16) for number in (7, 3))
 TABLES = (uuid.UUID(int=9), uuid.UUID(int=10))

@@ -14,24 +14,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from archiver import redaction
-from archiver.errors import ArchiverError, InvalidInput
 from archiver.events import codec
-from archiver.objects.spelling import tail
-from archiver.redaction import EXCERPT_MAX, MESSAGE_MAX, Redactor
-from archiver.schema.names import column_names
-from archiver.schema.unknown import Extra, learned
+from archiver.objects.path_normalization import tail
+from archiver.runtime import redaction
+from archiver.runtime.errors import ArchiverError, InvalidInput
+from archiver.runtime.logging import TEXT_MAX, TRACEBACK_MAX, JsonLines, PlainLines
+from archiver.runtime.redaction import EXCERPT_MAX, MESSAGE_MAX, Redactor
+from archiver.runtime.text import in_sight
+from archiver.schema.protobuf.column_names import column_names
+from archiver.schema.protobuf.unknown_fields import Extra, learned
 from archiver.status.journal import Cycle, Journal
-from archiver.telemetry import TEXT_MAX, TRACEBACK_MAX, JsonLines, PlainLines
 from archiver.web import page
-from archiver.web.answers import error_document
 from archiver.web.app import _host_of
 from archiver.web.body_fields import BodyField, parse_body
+from archiver.web.error_responses import error_document
 from archiver.web.page import visible
-from archiver.wording import in_sight
 from intake.inputs import read_inputs, read_messages
 from intake.record_json import parse_record_json
-from reconcile.manifests import records
+from reconcile.snapshot.manifests import records
 from tests.support.growth import MEGABYTE, assert_linear
 
 SECRET = "correct-horse-battery-staple"

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog import engines
-from tests.support import kafka_server, maven, real_registry, rest_catalog, s3_server
+from tests.support.catalog import rest_catalog
+from tests.support.kafka import kafka_server
+from tests.support.objects import s3_server
+from tests.support.schema import real_registry
+from tests.support.servers import maven
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))

@@ -12,17 +12,17 @@ import fastavro
 import pytest
 from pyiceberg.table import Table
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.layout import stream_fields
-from archiver.errors import Corrupted
-from reconcile import manifests
-from reconcile.manifests import records, snapshot_files
-from tests.support.deployment import Deployment
-from tests.support.driver import Driver
-from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, view_of
-from tests.support.foreign_rows import hide
-from tests.support.orders import order_schema
-from tests.support.tables import Bench
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.table_layout import stream_fields
+from archiver.runtime.errors import Corrupted
+from reconcile.snapshot import manifests
+from reconcile.snapshot.manifests import records, snapshot_files
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import Driver
+from tests.support.catalog.foreign_hands import compact, expire_all_but_current, iceberg_tables, view_of
+from tests.support.catalog.foreign_rows import hide
+from tests.support.catalog.tables import Bench
+from tests.support.schema.orders import order_schema
 
 SCHEMA = {
     "type": "record",

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from archiver.catalog import metadata_cache
-from archiver.catalog.iceberg_io import DurableFileIO, _KeptStream
-from archiver.catalog.metadata_cache import MetadataCache, is_immutable
-from archiver.clock import ManualClock
+from archiver.catalog.iceberg import metadata_cache
+from archiver.catalog.iceberg.local_io import DurableFileIO, _KeptStream
+from archiver.catalog.iceberg.metadata_cache import MetadataCache, is_immutable
+from archiver.runtime.clock import ManualClock
 
 KEY = ("http://s3", "s3://b/metadata/snap-1.avro")
 

@@ -12,20 +12,14 @@ from typing import Any, get_args
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import RetryLater
-from archiver.ids import TopicId
-from archiver.jobs.compaction import TopicCompaction
-from archiver.jobs.report import ArchiveReport, CommitEnd, CommitTry
-from archiver.schema.causes import CAUSES, Cause, cause_of
-from archiver.settings_daemon import MetricsSettings
-from archiver.settings_topics import TopicSettings
-from archiver.status import reasons
-from archiver.status import standing as standings
-from archiver.status.journal import Cycle, Journal, Outcome
-from archiver.status.numbers import LogNumbers, Numbers, SourceNumbers, Watched, sources_of
-from archiver.status.standing import PartitionStanding, Stage, StageLag, Standing, TopicStanding
-from archiver.telemetry_metrics import (
+from archiver.config.daemon import MetricsSettings
+from archiver.config.topics import TopicSettings
+from archiver.publish.report import ArchiveReport, CommitEnd, CommitTry
+from archiver.rewrite.compact import TopicCompaction
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import TopicId
+from archiver.runtime.metric_names import (
     COMMIT_ENDS,
     DECODE_CAUSES,
     HELD_CAUSES,
@@ -39,15 +33,21 @@ from archiver.telemetry_metrics import (
     STATUSES,
     series_max,
 )
+from archiver.schema.protobuf.error_causes import CAUSES, Cause, cause_of
+from archiver.status import lag as standings
+from archiver.status import reasons
+from archiver.status.journal import Cycle, Journal, Outcome
+from archiver.status.lag import PartitionStanding, Stage, StageLag, Standing, TopicStanding
+from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched, sources_of
 from archiver.web.metrics import Message, Scope, counting, exposition, route_of
 from archiver.web.openapi import ENDPOINTS
-from intake.sources.files import FilesState
-from intake.writer import WriterMetrics
-from reconcile.clean_report import CleanReport
-from reconcile.findings import Finding
-from reconcile.pin import Pin
-from reconcile.reconcile_run import ReconcileReport
-from tests.support.scrapes import series, shown
+from intake.sources.files.source import FilesState
+from intake.write.writer import WriterMetrics
+from reconcile.findings.finding import Finding
+from reconcile.repair.run import ReconcileReport
+from reconcile.snapshot.oldest_required import Pin
+from reconcile.vacuum.report import CleanReport
+from tests.support.process.scrapes import series, shown
 
 NOW_US = 1_700_000_000_000_000
 HOSTILE = ["a\nb", 'q"uo\\te', "{x=}", "", "ünï", "# HELP x", "_other", "a,b", "-1", "NaN 1"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.telemetry_metrics import LABELS, METRICS
+from archiver.runtime.metric_names import LABELS, METRICS
 from scripts import metrics_page
-from tests.support.deployment import ROOT
+from tests.support.builders.deployment import ROOT
 
 RULES = ROOT / "deploy" / "alerts" / "stream-archiver.rules.yaml"
 NAME = re.compile(r"\b(?:archiver|process)_[a-z0-9_]+\b")

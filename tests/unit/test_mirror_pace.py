@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.ids import TopicId
-from intake.fold import TopicState
-from intake.sources.mirror import CATCHING_UP, Mirror
-from intake.sources.mirror_piece import Cursor
-from intake.sources.upstream import Place, Polled
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.ids import TopicId
+from intake.log.fold import TopicState
+from intake.sources.kafka.batch import Cursor
+from intake.sources.kafka.mirror import CATCHING_UP, Mirror
+from intake.sources.kafka.upstream import Place, Polled
 
 PLACE: Place = ("a", 0)
 DELAY_S = 0.25

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.errors import InvalidInput
-from archiver.ids import TopicId
-from intake.encode import SortedFlush
-from intake.fold import TopicState
-from intake.positions import Begun
-from intake.sources.mirror_findings import GoOn, MirrorFinding, judge_partition, judge_topic
-from intake.sources.mirror_piece import POSITION_BYTES, Cursor, MirrorPiece
-from intake.sources.upstream import Bounds, Polled, UpstreamTopic
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.ids import TopicId
+from intake.log.fold import TopicState
+from intake.log.source_positions import Begun
+from intake.sources.kafka.batch import POSITION_BYTES, Cursor, MirrorPiece
+from intake.sources.kafka.upstream import Bounds, Polled, UpstreamTopic
+from intake.sources.kafka.upstream_changes import GoOn, MirrorFinding, judge_partition, judge_topic
+from intake.write.encode import SortedFlush
 
 ID = b"u" * 16
 TOPICS = {name: TopicState(TopicId(f"{number:032x}"), name, 50, 0, mirrored=True) for number, name in enumerate("ab")}

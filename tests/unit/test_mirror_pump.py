@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Any, cast
 
-from archiver.clock import SystemClock
-from intake.sources.mirror import Mirror
-from intake.sources.mirror_pump import MirrorPump, stop_all
+from archiver.runtime.clock import SystemClock
+from intake.sources.kafka.mirror import Mirror
+from intake.sources.kafka.pump import MirrorPump, stop_all
 
 
 class Hanging:

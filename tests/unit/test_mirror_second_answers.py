@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from intake.sources.mirror_look import LOOK_AGAIN_S
-from intake.sources.upstream import Bounds, Place
-from tests.support.memory_upstream import MemoryUpstream, records, truncated
-from tests.support.mirroring import Mirroring, Site
+from intake.sources.kafka.poll import LOOK_AGAIN_S
+from intake.sources.kafka.upstream import Bounds, Place
+from tests.support.kafka.memory_upstream import MemoryUpstream, records, truncated
+from tests.support.kafka.mirroring import Mirroring, Site
 
 PLACE: Place = ("t", 0)
 ID = b"i" * 16

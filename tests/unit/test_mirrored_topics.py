@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid, Corrupted, InvalidInput, RetryLater
-from archiver.ids import SeededIds, TopicId
+from archiver.config.groups import LogSettings
 from archiver.log.memory import MemoryLog
 from archiver.proto import intake_log_pb2 as pb
-from archiver.settings_groups import LogSettings
-from intake.checkpoint import Checkpoint, decode, encode
-from intake.entries import file_entry
-from intake.entry_format import format_of
-from intake.fold import IntakeFold, TopicState
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid, Corrupted, InvalidInput, RetryLater
+from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
-from intake.mirrored import mirror_source
-from intake.positions import Move
-from intake.sequencer import Sequencer
+from intake.log.checkpoint import Checkpoint, decode, encode
+from intake.log.entries import file_entry
+from intake.log.entry_format import format_of
+from intake.log.fold import IntakeFold, TopicState
+from intake.log.mirrored_topics import mirror_source
+from intake.log.sequencer import Sequencer
+from intake.log.source_positions import Move
 
 KEY = "intake/2026-01-01/00/1767225600000-01AN4Z07BY79KA1307SR9X4MV3.parquet"
 ID = b"u" * 16

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import ConfigInvalid
 from archiver.objects.local import LocalObjectStore
+from archiver.objects.location import StorePlace
 from archiver.objects.open import open_store
-from archiver.objects.place import StorePlace
+from archiver.runtime.errors import ConfigInvalid
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-from archiver.clock import SystemClock
+from archiver.config.settings import Settings, load_settings
+from archiver.config.telemetry import OtlpSettings
 from archiver.daemon.otlp import OtlpExport, metrics_data
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
-from archiver.settings_telemetry import OtlpSettings
-from archiver.status.families import Family, Spread
-from tests.support.deployment import ROOT
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
+from archiver.status.lag_metrics import Family, Spread
+from tests.support.builders.deployment import ROOT
 
 MINIMAL = yaml.safe_load((ROOT / "deploy" / "config" / "minimal.example.yaml").read_text())
 
@@ -92,7 +92,7 @@ def test_nothing_begins_without_the_setting(tmp_path: Path) -> None:
 
 
 def test_the_packages_are_loaded_only_for_the_setting() -> None:
-    program = "import sys, archiver.serving; print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    program = "import sys, archiver.daemon.daemon; print([name for name in sys.modules if name.startswith('opentelemetry')])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from archiver.clock import ManualClock
+from archiver.runtime.clock import ManualClock
 from intake.sources.outage import BACK_AFTER_S, REASONS_MAX, Outage
 
 LOG = logging.getLogger("outage-test")

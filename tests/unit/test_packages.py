@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from archiver.packages import check_own_packages
+from archiver.runtime.package_check import check_own_packages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,8 +21,8 @@ def run(code: str, *paths: Path) -> subprocess.CompletedProcess[str]:
 
 
 CHECK = """
-from archiver.errors import ConfigInvalid
-from archiver.packages import check_own_packages
+from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.package_check import check_own_packages
 try:
     check_own_packages()
 except ConfigInvalid as error:
@@ -55,7 +55,7 @@ def test_importing_the_package_loads_no_sdk() -> None:
 import sys
 import archiver
 archiver.__version__, dir(archiver)
-import archiver.settings, archiver.java, archiver.packages, archiver.failpoints, archiver.telemetry
+import archiver.config.settings, archiver.spark.java, archiver.runtime.package_check, archiver.runtime.failpoints, archiver.runtime.logging
 loaded = {name.split('.')[0] for name in sys.modules}
 print(sorted(loaded & {'pyspark', 'pyiceberg', 'pyarrow', 'ptars', 'google', 'pandas', 'numpy', 'sqlite3'}))
 """
@@ -70,7 +70,9 @@ import archiver
 from archiver import Reader, Writer
 import archiver.api
 assert Reader is archiver.api.Reader and Writer is archiver.api.Writer
-assert set(archiver.__all__) == {'Reader', 'Writer', '__version__'} == set(dir(archiver))
+assert set(archiver.__all__) == {'Reader', 'Writer', '__version__', 'errors'} == set(dir(archiver))
+from archiver.errors import RetryLater
+assert RetryLater is archiver.errors.RetryLater is archiver.runtime.errors.RetryLater
 try:
     archiver.Nothing
 except AttributeError as error:

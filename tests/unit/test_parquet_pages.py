@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import InvalidInput, RecordRefused
+from archiver.runtime.errors import InvalidInput, RecordRefused
 from intake.inputs import Place, read_inputs
 from intake.parquet_pages import Pages, read_pages
 from intake.records import HEADERS

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intake.layout import binary_lengths
-from intake.partitioner import STICKY_BYTES, Unkeyed, murmur2, murmur2_rows, partition_for, partition_rows
+from intake.arrow_arrays import binary_lengths
+from intake.write.partitioner import STICKY_BYTES, Unkeyed, murmur2, murmur2_rows, partition_for, partition_rows
 
 # Key and signed result, from the test of Kafka's own implementation.
 KAFKA = [

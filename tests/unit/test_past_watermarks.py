@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from archiver.catalog.evidence import Known
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.ids import TopicId
-from archiver.ledger.past import PastWatermarks
 from archiver.ledger.views import TopicLedger
-from reconcile.lines import oldest_sequence, retained_line
+from archiver.ledger.watermark_history import PastWatermarks
+from archiver.runtime.ids import TopicId
+from reconcile.snapshot.retention_floor import oldest_sequence, retained_line
 
 PARTITIONS = 3
 

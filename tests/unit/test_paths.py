@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import InvalidInput
-from archiver.ids import SeededIds, new_ulid
 from archiver.objects import paths
 from archiver.objects.key_rules import check_key
 from archiver.objects.paths import ArchiveKey, Granularity, IntakeKey
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.ids import SeededIds, new_ulid
 
 TOPIC = "0123456789abcdef" * 2
 ULID = "01KE1A2B3C4D5E6F7G8H9JKMNP"

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.jobs.plan import Plan
-from archiver.jobs.rounds import paths_used
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import KilledFile, TopicLedger
 from archiver.objects.paths import archive_key
+from archiver.refine.plan import Plan
+from archiver.refine.planner import paths_used
 from intake.segments import Segments
-from tests.support.intake_entries import topic_id_of
-from tests.support.segments import segment
+from tests.support.builders.segments import segment
+from tests.support.intake.intake_entries import topic_id_of
 
 ONE = topic_id_of(1)
 EPOCH = 7

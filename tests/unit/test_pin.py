@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from archiver.errors import Corrupted
-from archiver.ids import TopicId
-from archiver.telemetry import METRICS
-from reconcile.lines import TopicLine
-from reconcile.pin import Pin, metrics_of, oldest_pin
-from tests.support.cleaning import NOW_US, Run, Vacuumed, stamps, tp_of
-from tests.support.unread_shelves import UnreadShelves
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicId
+from archiver.runtime.logging import METRICS
+from reconcile.snapshot.oldest_required import Pin, metrics_of, oldest_pin
+from reconcile.snapshot.retention_floor import TopicLine
+from tests.support.builders.cleaning import NOW_US, Run, Vacuumed, stamps, tp_of
+from tests.support.intake.unread_shelves import UnreadShelves
 
 
 def pin_of(vacuumed: Vacuumed, **changes: Mapping[str, object]) -> Pin | None:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import TopicHalted
-from archiver.jobs.bundle import bundle
-from archiver.jobs.plan import Plan, plan_partition
+from archiver.refine.bundling import bundle
+from archiver.refine.plan import Plan, plan_partition
+from archiver.runtime.errors import TopicHalted
 from intake.segments import SegmentRef, Segments
-from tests.support.segments import TOPIC, segment
+from tests.support.builders.segments import TOPIC, segment
 
 Gaps = list[tuple[int, int]]
 

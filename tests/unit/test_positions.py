@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, RetryLater
-from archiver.jobs.positions import positions, troubles, whole_backlog
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
-from archiver.rfc3339 import parse_time
-from intake.backlog import Backlog
-from intake.fold import IntakeFold
-from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.transaction_entries import HOUR_US, TransactionEntries
-from tests.support.unread_shelves import UnreadShelves
+from archiver.publish.progress import positions, troubles, whole_backlog
+from archiver.runtime.errors import Corrupted, RetryLater
+from archiver.runtime.rfc3339 import parse_time
+from intake.log.backlog import Backlog
+from intake.log.fold import IntakeFold
+from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
+from tests.support.intake.transaction_entries import HOUR_US, TransactionEntries
+from tests.support.intake.unread_shelves import UnreadShelves
 
 ONE = topic_id_of(1)
 SEGMENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12)

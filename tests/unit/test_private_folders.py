@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import Halt
-from archiver.objects import s3
-from archiver.objects.place import S3Options, StorePlace
+from archiver.objects.location import S3Options, StorePlace
+from archiver.objects.s3 import store as s3
 from archiver.objects.spool import Spool, remove_abandoned
-from archiver.scratch import LOCK_NAME, scratch_folder
+from archiver.runtime.errors import Halt
+from archiver.spark.scratch_dir import LOCK_NAME, scratch_folder
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from archiver.cli import app
 from archiver.cli.produce import rest_told
-from archiver.errors import InvalidInput
+from archiver.runtime.errors import InvalidInput
 from intake.inputs import Place, read_inputs
 
 GOOD = b'{"value": null}\n'

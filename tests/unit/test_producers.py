@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.ids import TopicId
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import IntakeFold, Landed
+from archiver.runtime.ids import TopicId
+from intake.log.fold import IntakeFold, Landed
 from intake.producers import BATCHES_REMEMBERED, EPOCH_MAX, SEQUENCE_COUNT, KnownBatch, Producers, Stamp
 
 TOPIC = TopicId("a" * 32)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archiver.ids import TopicId
 from archiver.objects.paths import ArchiveKey
+from archiver.runtime.ids import TopicId
 from archiver.stream.archives import FoundFooter
-from reconcile.judge import PartitionFinding, judge_topic
-from reconcile.proof import Sealed, between_files, proven
-from reconcile.rows import FileRows, ForeignRows, Stretch
-from reconcile.spark.summary import add_stretches
-from reconcile.views import FileView, PartitionView, RowFault, TableState, TopicView
+from reconcile.audit.proof import Sealed, between_files, proven
+from reconcile.audit.rows import FileRows, ForeignRows, Stretch
+from reconcile.audit.rules import PartitionFinding, judge_topic
+from reconcile.audit.spark.summary import add_stretches
+from reconcile.snapshot.topic_views import FileView, PartitionView, RowFault, TableState, TopicView
 
 TOPIC = TopicId("a" * 32)
 DIGEST = b"d" * 32

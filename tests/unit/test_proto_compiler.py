@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid
+from archiver.config.settings import CompileSettings, ProtosSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry import compile as compiling
 from archiver.registry.compile import ProtoCompiler
 from archiver.registry.fetch import SchemaFetcher
-from archiver.settings import CompileSettings, ProtosSettings, SchemaRegistrySettings, SchemaSettings
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
 
 ORDER = """syntax = "proto3";
 package shop;

@@ -9,17 +9,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.ids import TopicId
 from archiver.objects.paths import intake_key, parse_intake_key
 from archiver.proto import intake_log_pb2 as pb
-from intake.encode import ENTRY_BYTES, SEGMENT_BYTES, STAMP_BYTES, TOPIC_BYTES
-from intake.entries import file_entry
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.ids import TopicId
 from intake.format import LOG_INDEX_KEY, PlacedSegment
+from intake.log.entries import file_entry
 from intake.producers import EPOCH_MAX, SEQUENCE_COUNT, Stamp
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import IntakeRig
-from tests.support.publishing import Publishing
+from intake.write.encode import ENTRY_BYTES, SEGMENT_BYTES, STAMP_BYTES, TOPIC_BYTES
+from tests.support.intake.intake_rig import IntakeRig
+from tests.support.intake.publishing import Publishing
+from tests.support.objects.faulty_objects import ObjectFault
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from archiver.clock import ManualClock
 from archiver.control_topic.position import Position
 from archiver.control_topic.waves import TopicRecord
 from archiver.daemon.publication import Publication
-from archiver.errors import Halt, OutcomeUnknown, RetryLater
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.event_reader import EventReader, Mark, needed_for
@@ -21,7 +19,9 @@ from archiver.log.lease import MemoryLease
 from archiver.log.memory import MemoryLogStore
 from archiver.log.store import Log
 from archiver.objects.memory import MemoryObjectStore
-from tests.support.control_topic import LedgerWriter, MemoryTopic, Rig
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Halt, OutcomeUnknown, RetryLater
+from tests.support.kafka.control_topic import LedgerWriter, MemoryTopic, Rig
 
 
 @dataclass

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import ConfigInvalid, Halt
 from archiver.query.columns import columns_by_id
 from archiver.query.duck import Limits, QueryTable, asked
-from archiver.schema.layout import Json, arrow_schema_of
+from archiver.runtime.errors import ConfigInvalid, Halt
+from archiver.schema.columns import Json, arrow_schema_of
 
 LIMITS = Limits(256 * 2**20, 1)
 

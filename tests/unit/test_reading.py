@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted
-from archiver.jobs import reading
-from archiver.jobs.reading import ReadAhead
-from archiver.jobs.wanted import Part
-from intake.reader import IntakeReader
+from archiver.refine import prefetch
+from archiver.refine.prefetch import ReadAhead
+from archiver.refine.read_plan import Part
+from archiver.runtime.errors import Corrupted
+from intake.read.reader import IntakeReader
 from intake.segments import FileRef
-from tests.support.processes import until
+from tests.support.process.processes import until
 
 PATIENCE_S = 30.0
 Told = list[tuple[int, int | str]]
@@ -137,7 +137,7 @@ def test_no_more_is_read_ahead_than_there_is_room_for(fit: int, expected: int, m
     """By the largest row group so far, two of each file: so many files are begun behind the one that is worked on."""
     files = Files(rows=1000)
     size = 2 * 8 * 1000
-    monkeypatch.setattr(reading, "AHEAD_BYTES", fit * size + size // 2)
+    monkeypatch.setattr(prefetch, "AHEAD_BYTES", fit * size + size // 2)
     ahead = ahead_of(files, 4)
     for parts in ahead.through([parts_of(index, [0, 1]) for index in range(8)]):
         index = parts[0].file.log_index
@@ -178,7 +178,7 @@ def test_what_nobody_needs_any_more_is_not_waited_for() -> None:
 def test_what_is_wanted_counts_before_anything_so_large_was_read() -> None:
     files = Files(rows=1)
     ahead = ahead_of(files, 4)
-    large = [replace(part, raw_bytes=reading.AHEAD_BYTES) for part in parts_of(2, [0])]
+    large = [replace(part, raw_bytes=prefetch.AHEAD_BYTES) for part in parts_of(2, [0])]
     for parts in ahead.through([parts_of(0, [0]), parts_of(1, [0]), large]):
         time.sleep(0.01)
         assert 2 not in files.opened, "it is read in its turn"

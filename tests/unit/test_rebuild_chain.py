@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from archiver.ids import TopicId
 from archiver.objects.paths import archive_key
+from archiver.runtime.ids import TopicId
 from archiver.stream.archives import FoundArchive
-from reconcile.rebuild_chain import Chain, chain_of_all, chain_to
+from reconcile.repair.rebuild_chain import Chain, chain_of_all, chain_to
 
 TOPIC = TopicId("ab" * 16)
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.ids import TopicId
 from archiver.objects.paths import ArchiveKey
-from archiver.telemetry_metrics import FINDINGS, LABELS
-from reconcile.diff import differences
-from reconcile.findings import IDS, SEVERITIES, Finding, anchor
-from reconcile.sights import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
-from reconcile.views import FileView, PartitionView, Removal, TableState, TopicView
+from archiver.runtime.ids import TopicId
+from archiver.runtime.metric_names import FINDINGS, LABELS
+from reconcile.findings.diff import differences
+from reconcile.findings.finding import IDS, SEVERITIES, Finding, anchor
+from reconcile.snapshot.topic_snapshot import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
+from reconcile.snapshot.topic_views import FileView, PartitionView, Removal, TableState, TopicView
 
 TOPIC = TopicId("ab" * 16)
 CLUSTER = "cd" * 16

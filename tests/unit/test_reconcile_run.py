@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from archiver.clock import ManualClock
-from archiver.errors import RetryLater
-from archiver.exits import FINE, UNTOLD
-from archiver.ids import TopicId
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
-from intake.backlog import Backlog
-from reconcile.look import Looker, Seen, ledger_mark
-from reconcile.reconcile_run import LOOKS_MAX, ReconcileReport, ReconcileRun, RunParts
-from reconcile.repair import Repairer
-from reconcile.sights import PendingSight, TableSight, TopicSight
-from reconcile.views import FileView, PartitionView, TableState, TopicView
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.exit_codes import FINE, UNTOLD
+from archiver.runtime.ids import TopicId
+from intake.log.backlog import Backlog
+from reconcile.repair.repairer import Repairer
+from reconcile.repair.run import LOOKS_MAX, ReconcileReport, ReconcileRun, RunParts
+from reconcile.snapshot.collector import Looker, Seen, ledger_mark
+from reconcile.snapshot.topic_snapshot import PendingSight, TableSight, TopicSight
+from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, TopicView
 
 PENDING = PendingSight("archive/waiting.parquet", 0, 0, 5, 100, 100)
 TOPIC_ID = TopicId("ab" * 16)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import InvalidInput
-from archiver.rfc3339 import format_time, parse_time
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.rfc3339 import format_time, parse_time
 from intake.record_json import Input, parse_record_json, record_json
 from intake.records import TIMESTAMP_MAX_US, TIMESTAMP_MIN_US, Record
 

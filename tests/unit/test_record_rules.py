@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from archiver.errors import RecordRefused
+from archiver.runtime.errors import RecordRefused
 from intake.records import (
     HEADERS,
     RECORD_SCHEMA,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.stream.records import STREAM_SCHEMA
-from intake.digest import RecordsDigest
+from intake.read.digest import RecordsDigest
 
 _BYTES = st.one_of(st.none(), st.binary(max_size=5))
 _ROW = st.fixed_dictionaries(

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from archiver import redaction
+from archiver.config.settings import load_settings
 from archiver.daemon.admin_token import ensure_token
-from archiver.ids import SystemIds
-from archiver.redaction import MASK, Redactor, guard_tracebacks, secrets_of
-from archiver.settings import load_settings
+from archiver.runtime import redaction
+from archiver.runtime.ids import SystemIds
+from archiver.runtime.logging import JsonLines, PlainLines
+from archiver.runtime.redaction import MASK, Redactor, guard_tracebacks, secrets_of
 from archiver.status.journal import Cycle, Journal
-from archiver.telemetry import JsonLines, PlainLines
 
 SECRET = 'kæ/+ "p:w\\%&<canary>'
 

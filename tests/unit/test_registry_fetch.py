@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid, RetryLater
+from archiver.config.registry import RegistryTlsSettings
+from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry.fetch import SchemaFetcher
 from archiver.registry.fetched import Fetched
 from archiver.registry.subjects import message_indexes
-from archiver.schema.state import SourceSchema
-from archiver.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
-from archiver.settings_registry import RegistryTlsSettings
-from tests.support.registry_server import RegistryServer, answer
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid, RetryLater
+from archiver.schema.evolution.state import SourceSchema
+from tests.support.schema.registry_server import RegistryServer, answer
 
 HEAD = 'syntax = "proto3"; package shop; '
 ORDER = HEAD + "message Order { int64 id = 1; }"

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from archiver.clock import ManualClock, SystemClock
-from archiver.errors import ConfigInvalid, NotFound, RetryLater
+from archiver.config.registry import RegistryAuthSettings
+from archiver.config.settings import ConfluentSettings
 from archiver.registry.client import RegistryClient
 from archiver.registry.http import RegistryHttp
-from archiver.settings import ConfluentSettings
-from archiver.settings_registry import RegistryAuthSettings
-from tests.support.registry_server import RegistryServer, answer
+from archiver.runtime.clock import ManualClock, SystemClock
+from archiver.runtime.errors import ConfigInvalid, NotFound, RetryLater
+from tests.support.schema.registry_server import RegistryServer, answer
 
 TEXT = 'syntax = "proto3"; package shop; message Order { int64 id = 1; }'
 QUICK: dict[str, Any] = {"backoff": 0.001, "timeout": 5.0}

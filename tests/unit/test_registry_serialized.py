@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
-from archiver.clock import SystemClock
-from archiver.errors import ConfigInvalid
+from archiver.config.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
 from archiver.registry import serialized
 from archiver.registry.fetch import SchemaFetcher
 from archiver.registry.fetched import Fetched
 from archiver.registry.serialized import is_serialized, parse_serialized
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.codec import EngineName, RecordCodec
-from archiver.schema.state import decide
-from archiver.settings import ConfluentSettings, SchemaRegistrySettings, SchemaSettings
-from tests.support.protos import F, field
-from tests.support.registry_server import RegistryServer
+from archiver.schema.evolution.state import decide
+from tests.support.schema.protos import F, field
+from tests.support.schema.registry_server import RegistryServer
 
 File = descriptor_pb2.FileDescriptorProto
 SALE = "CgdzLnByb3RvEgNsYWIiKgoEU2FsZRIOCgJpZBgBIAEoA1ICaWQSEgoEbm90ZRgCIAEoCVIEbm90ZWIGcHJvdG8z"

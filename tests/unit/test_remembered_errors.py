@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from archiver.redaction import MESSAGE_MAX
+from archiver.runtime.redaction import MESSAGE_MAX
 from archiver.status.document import daemon_document
 from archiver.status.journal import FINDINGS_MAX, Cycle, Journal
-from intake.sources import files
-from intake.sources.files import FAILED_SHOWN_MAX, REASON_MAX, SHOWN_CHARS_MAX
-from intake.sources.mirror_findings import MirrorFinding
-from intake.sources.mirror_look import REFUSED_MAX, Look
-from intake.sources.mirror_state import MirrorState
-from intake.sources.taking import Failed
-from tests.support.file_sources import Inbox
+from intake.sources.files import source
+from intake.sources.files.ingest import Failed
+from intake.sources.files.source import FAILED_SHOWN_MAX, REASON_MAX, SHOWN_CHARS_MAX
+from intake.sources.kafka.poll import REFUSED_MAX, Look
+from intake.sources.kafka.state import MirrorState
+from intake.sources.kafka.upstream_changes import MirrorFinding
+from tests.support.intake.file_sources import Inbox
 
 MARGIN = 100
 """Characters that say how much was left out."""
@@ -48,7 +48,7 @@ def test_a_reason_is_cut_where_it_is_kept_whatever_gave_it(tmp_path: Path, monke
     def fail(*_: object) -> bool:
         raise Failed(LONG)
 
-    monkeypatch.setattr(files, "take_in", fail)
+    monkeypatch.setattr(source, "take_in", fail)
     inbox = Inbox(tmp_path)
     inbox.put("a", b"")
     taker = inbox.process()

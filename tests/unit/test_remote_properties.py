@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.catalog.remote_properties import (
+from archiver.catalog.iceberg.remote_properties import (
     CATALOG_KEYS,
     KEYS_SHOWN_MAX,
     STORAGE_KEYS,

@@ -8,16 +8,16 @@ from typing import cast
 import pytest
 
 from archiver.catalog.tables import SnapshotView, Tables, TableView
-from archiver.ids import TopicId
+from archiver.config.settings import TopicSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.rewrites import Replaced
 from archiver.ledger.views import CondemnedObject
 from archiver.objects.paths import archive_key
-from archiver.settings import TopicSettings
-from intake.backlog import Backlog
-from intake.fold import TopicState
-from reconcile.lines import TopicLine
-from reconcile.replaced import ReplacedArchives
+from archiver.runtime.ids import TopicId
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.vacuum.replaced_archives import ReplacedArchives
 
 TOPIC_ID = TopicId("ab" * 16)
 UUID = uuid.UUID(int=7)

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from archiver.catalog.commit import CommitLimits, Committer
-from archiver.catalog.exchange import Exchange, Exchanged, Exchanger, Sight, judge_rewrites
 from archiver.catalog.memory import MemoryTables
+from archiver.catalog.replace_files import Exchange, Exchanged, Exchanger, Sight, judge_rewrites
 from archiver.catalog.tables import LiveFile, Tables, TableView
-from archiver.errors import Deposed, OutcomeUnknown, RetryLater
-from archiver.ids import SeededIds
 from archiver.ledger.leader import Leader
 from archiver.ledger.rewrites import OldArchive, Rewrite, Rewrites
 from archiver.objects.paths import parse_archive_key
 from archiver.proto import control_log_pb2 as pb
-from tests.support.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, view_of
-from tests.support.tables import TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, offsets_in, rows, topic_bytes
+from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds
+from tests.support.catalog.foreign_hands import compact, expire_all_but_current, iceberg_tables, roll_back, view_of
+from tests.support.catalog.tables import TOPIC_ID, Bench, FaultyTables, Paused, SwapFault, offsets_in, rows, topic_bytes
 
 COMMIT = uuid.UUID(int=7)
 

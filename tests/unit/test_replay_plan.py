@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from archiver.errors import Corrupted, RetryLater, TopicHalted
-from archiver.exits import FINE, UNTOLD, WRONG
-from archiver.jobs.replay_plan import ReplayTarget, refusal, wanted
-from archiver.jobs.replay_report import SKIPPED_MAX, ReplayReport, TopicReplay
-from archiver.jobs.undecoded import DoubtedFile, error_fields
 from archiver.objects.paths import ArchiveKey
-from tests.support.orders import order_schema, raw_schema
+from archiver.rewrite.replay_plan import ReplayTarget, refusal, wanted
+from archiver.rewrite.replay_report import SKIPPED_MAX, ReplayReport, TopicReplay
+from archiver.rewrite.undecoded import DoubtedFile, error_fields
+from archiver.runtime.errors import Corrupted, RetryLater, TopicHalted
+from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from tests.support.schema.orders import order_schema, raw_schema
 
 OURS = DoubtedFile("file:///a", "a", 9, ArchiveKey("0a" * 16, 3, "day", 20_000, 0, 5, 1))
 TARGET = ReplayTarget(0, "day")

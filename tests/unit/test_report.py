@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from archiver.jobs.positions import HeldBack
-from archiver.jobs.report import ArchiveReport, TopicReport
+from archiver.publish.progress import HeldBack
+from archiver.publish.report import ArchiveReport, TopicReport
 
 S = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import h11
 import pytest
 
-from archiver.clock import SystemClock
+from archiver.runtime.clock import SystemClock
 from archiver.web.request_head import CHUNK_LINE_BYTES_MAX, HEAD_BYTES_MAX, StrictConnection
 
 HOST = b"Host: localhost\r\n"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.iceberg import IcebergTables
-from archiver.catalog.remote_limits import RemoteLimits
-from archiver.errors import CatalogAway
-from archiver.ids import SeededIds
-from tests.support.etcd_certificates import Certificates, make_certificates
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.remote_limits import RemoteLimits
+from archiver.runtime.errors import CatalogAway
+from archiver.runtime.ids import SeededIds
+from tests.support.log.etcd_certificates import Certificates, make_certificates
 
 IDENTIFIER = ("shop", "orders")
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import InvalidInput
-from archiver.rfc3339 import format_time, parse_time
-from intake.producer import _check_transactional_id
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.rfc3339 import format_time, parse_time
 from intake.record_json import parse_record_json
 from intake.records import TIMESTAMP_MAX_US, TIMESTAMP_MIN_US
+from intake.write.producer import _check_transactional_id
 
 
 @pytest.mark.parametrize(

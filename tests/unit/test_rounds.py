@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted, NotFound, RetryLater
-from archiver.ids import TopicId, TopicPartition
-from archiver.jobs.rounds import Planned, RoundLimits, choose_plans, valid_through_us
-from archiver.jobs.topic_setup import TopicWork
+from archiver.config.settings import ArchiveSettings
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import TopicLedger
-from archiver.settings import ArchiveSettings
-from intake.backlog import Backlog, BacklogSummary, summed
-from intake.fold import IntakeFold, TopicState
+from archiver.refine.planner import Planned, RoundLimits, choose_plans, valid_through_us
+from archiver.refine.prepare_topic import TopicWork
+from archiver.runtime.errors import Corrupted, NotFound, RetryLater
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.backlog import Backlog, BacklogSummary, summed
+from intake.log.fold import IntakeFold, TopicState
 from intake.segments import Segments
-from tests.support.intake_entries import Run, declared, named, ticked, topic_id_of
-from tests.support.transaction_entries import TransactionEntries
-from tests.support.unread_shelves import UnreadShelves
+from tests.support.intake.intake_entries import Run, declared, named, ticked, topic_id_of
+from tests.support.intake.transaction_entries import TransactionEntries
+from tests.support.intake.unread_shelves import UnreadShelves
 
 S = 1_000_000
 NOW = 1_000 * S

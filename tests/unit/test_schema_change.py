@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import TopicHalted
-from archiver.jobs.report import ArchiveReport
-from archiver.jobs.schema_change import FIELDS_SHOWN, SchemaChange, change_of, check_allowed
-from archiver.schema.changes import Policy, is_allowed
-from archiver.schema.descriptors import Envelope, Source
-from archiver.schema.state import Decision, TopicSchema, decide
-from archiver.settings_topics import TopicSettings
+from archiver.config.topics import TopicSettings
+from archiver.publish.report import ArchiveReport
+from archiver.refine.schema_change import FIELDS_SHOWN, SchemaChange, change_of, check_allowed
+from archiver.runtime.errors import TopicHalted
+from archiver.schema.evolution.changes import Policy, is_allowed
+from archiver.schema.evolution.state import Decision, TopicSchema, decide
+from archiver.schema.protobuf.descriptors import Envelope, Source
 from archiver.status.advice import advice, verdict
 from archiver.status.document import daemon_document
 from archiver.status.journal import SCHEMA_CHANGE_KEPT_S, Journal
 from archiver.status.mapping import plan_of
-from tests.support.protos import F, field, file_of, source
+from tests.support.schema.protos import F, field, file_of, source
 
 POLICIES: tuple[Policy, ...] = ("evolve", "compatible", "refuse")
 NOW_US = 1_800_000_000_000_000

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.errors import ConfigInvalid
-from archiver.schema.descriptors import load_source, make_source, source_tree
-from archiver.schema.tree import COLUMNS_MAX
-from tests.support.protos import F, descriptor_set, extension, field, file_of, order_file, source
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.protobuf.descriptors import load_source, make_source, source_tree
+from archiver.schema.protobuf.tree import COLUMNS_MAX
+from tests.support.schema.protos import F, descriptor_set, extension, field, file_of, order_file, source
 
 
 def written(tmp_path: Path, data: bytes) -> Path:

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from archiver.schema.causes import CAUSES, cause_of
 from archiver.schema.codec import EngineName, RecordCodec
-from archiver.schema.descriptors import Envelope
 from archiver.schema.envelope import opened
-from archiver.schema.state import decide
-from archiver.schema.tree import ERR, PREFIX, RAW
-from tests.support.protos import order_file, orders, source
+from archiver.schema.evolution.state import decide
+from archiver.schema.protobuf.descriptors import Envelope
+from archiver.schema.protobuf.error_causes import CAUSES, cause_of
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW
+from tests.support.schema.protos import order_file, orders, source
 
 ENVELOPE = Envelope(((7, (0,)), (8, (1, 0)), (2**31 + 5, (70,))))
 ORDER = replace(source(order_file(), "Order"), envelope=ENVELOPE)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import ConfigInvalid
-from archiver.schema.changes import WHATS
-from archiver.schema.descriptors import Source
-from archiver.schema.past import ids_of
-from archiver.schema.state import Decision, TopicSchema, arrow_schema, decide
-from tests.support.protos import TIMESTAMP, F, field, file_of, map_field, source
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.evolution.changes import WHATS
+from archiver.schema.evolution.field_history import ids_of
+from archiver.schema.evolution.state import Decision, TopicSchema, arrow_schema, decide
+from archiver.schema.protobuf.descriptors import Source
+from tests.support.schema.protos import TIMESTAMP, F, field, file_of, map_field, source
 
 Spec = tuple[Any, ...]
 """(name, number, type) and, for a message, its name; then `repeated`, `optional`, `oneof`, or a map's key type."""

@@ -15,12 +15,12 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from pyiceberg.schema import Schema
 
-from archiver.schema.changes import WHATS, Change
-from archiver.schema.descriptors import Source
-from archiver.schema.past import trees_of
-from archiver.schema.state import TopicSchema, arrow_schema, column_tree, decide
-from tests.support.protos import descriptor_of
-from tests.support.schema_walks import walk
+from archiver.schema.evolution.changes import WHATS, Change
+from archiver.schema.evolution.field_history import trees_of
+from archiver.schema.evolution.state import TopicSchema, arrow_schema, column_tree, decide
+from archiver.schema.protobuf.descriptors import Source
+from tests.support.schema.protos import descriptor_of
+from tests.support.schema.schema_walks import walk
 
 TIMES = int(os.environ.get("ARCHIVER_SCHEMA_SEEDS", "1"))
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from archiver.errors import Corrupted
-from archiver.schema.descriptors import Source
-from archiver.schema.found import found_schema
-from archiver.schema.state import TopicSchema, arrow_schema, decide
-from tests.support.orders import DESCRIPTOR_SET
-from tests.support.protos import all_kinds_file, random_file, source, well_known_file
-from tests.support.rebuilding import second_version
+from archiver.runtime.errors import Corrupted
+from archiver.schema.columns_from_files import found_schema
+from archiver.schema.evolution.state import TopicSchema, arrow_schema, decide
+from archiver.schema.protobuf.descriptors import Source
+from tests.support.builders.rebuilding import second_version
+from tests.support.schema.orders import DESCRIPTOR_SET
+from tests.support.schema.protos import all_kinds_file, random_file, source, well_known_file
 
 
 def in_file(schema: TopicSchema) -> pa.Schema:

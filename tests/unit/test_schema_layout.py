@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from archiver.errors import Corrupted
-from archiver.schema.layout import BOUNDED_LEAVES_MAX, FIELD_ID, arrow_schema_of
-from archiver.schema.state import TopicSchema, arrow_schema, bounded_columns, decide
-from tests.support.protos import F, all_kinds_file, field, file_of, map_field, order_file, source, well_known_file
+from archiver.runtime.errors import Corrupted
+from archiver.schema.columns import BOUNDED_LEAVES_MAX, FIELD_ID, arrow_schema_of
+from archiver.schema.evolution.state import TopicSchema, arrow_schema, bounded_columns, decide
+from tests.support.schema.protos import F, all_kinds_file, field, file_of, map_field, order_file, source, well_known_file
 
 ORDER = source(order_file(), "Order")
 

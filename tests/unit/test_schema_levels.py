@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.errors import ConfigInvalid
+from archiver.runtime.errors import ConfigInvalid
 from archiver.schema.codec import RecordCodec
-from archiver.schema.descriptors import Source, make_source, source_tree
-from archiver.schema.state import arrow_schema, decide
-from archiver.schema.tree import LIBRARY_LEVELS_MAX
-from tests.support.engine_rows import ENGINES, values_of
+from archiver.schema.evolution.state import arrow_schema, decide
+from archiver.schema.protobuf.descriptors import Source, make_source, source_tree
+from archiver.schema.protobuf.tree import LIBRARY_LEVELS_MAX
+from tests.support.schema.engine_rows import ENGINES, values_of
 
 F = descriptor_pb2.FieldDescriptorProto
 Link = Literal["message", "list", "map"]

@@ -16,12 +16,12 @@ import pytest
 from google.protobuf import descriptor_pb2, text_format
 from grpc_tools import protoc
 
-from archiver.schema.causes import CAUSES, cause_of
 from archiver.schema.codec import RecordCodec
-from archiver.schema.descriptors import Envelope, Source
-from archiver.schema.state import decide
-from archiver.schema.tree import UNRECOGNIZED
-from tests.support.mapping_page import (
+from archiver.schema.evolution.state import decide
+from archiver.schema.protobuf.descriptors import Envelope, Source
+from archiver.schema.protobuf.error_causes import CAUSES, cause_of
+from archiver.schema.protobuf.tree import UNRECOGNIZED
+from tests.support.schema.mapping_page import (
     PAGE,
     PageRecord,
     PageRow,
@@ -32,9 +32,9 @@ from tests.support.mapping_page import (
     page_rows,
     proto_files,
 )
-from tests.support.protos import MAP_KEYS, SCALARS, F, descriptor_of, message_class
-from tests.support.random_protos import WELL_KNOWN, fields_of
-from tests.support.wire_reading import is_map
+from tests.support.schema.protos import MAP_KEYS, SCALARS, F, descriptor_of, message_class
+from tests.support.schema.random_protos import WELL_KNOWN, fields_of
+from tests.support.schema.wire_reading import is_map
 
 ENGINES = ("ptars", "protobuf")
 ROWS, RECORDS = page_rows(), page_records()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from archiver.schema import evolve
-from archiver.schema.layout import column_type
-from archiver.schema.past import Former
-from archiver.schema.state import TopicSchema, decide
-from tests.support.protos import message_class
-from tests.support.schema_history import Level
-from tests.support.schema_walks import walk
+from archiver.schema.columns import column_type
+from archiver.schema.evolution import evolve
+from archiver.schema.evolution.field_history import Former
+from archiver.schema.evolution.state import TopicSchema, decide
+from tests.support.schema.protos import message_class
+from tests.support.schema.schema_history import Level
+from tests.support.schema.schema_walks import walk
 
 CHANGES = 200
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2
 
-from archiver.errors import ConfigInvalid, Corrupted
 from archiver.ledger.formats import format_of
 from archiver.proto import control_log_pb2
+from archiver.runtime.errors import ConfigInvalid, Corrupted
 from archiver.schema.codec import RecordCodec
-from archiver.schema.descriptors import Envelope, Source
-from archiver.schema.state import Decision, TopicSchema, arrow_schema, bounded_columns, column_tree, decide
-from tests.support.protos import F, descriptor_set, field, order_file, source
+from archiver.schema.evolution.state import Decision, TopicSchema, arrow_schema, bounded_columns, column_tree, decide
+from archiver.schema.protobuf.descriptors import Envelope, Source
+from tests.support.schema.protos import F, descriptor_set, field, order_file, source
 
 TOPIC_ID = bytes(range(16))
 ORDER = source(order_file(), "Order")

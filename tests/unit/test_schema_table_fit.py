@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
-from archiver.errors import Halt
+from archiver.runtime.errors import Halt
 from archiver.schema.codec import RecordCodec
-from archiver.schema.past import highest_id, ids_of
-from archiver.schema.state import TopicSchema, arrow_schema, decide
-from archiver.schema.table_fit import Fit, fit_table
-from tests.support.protos import F, field, file_of, order_file, source
+from archiver.schema.evolution.field_history import highest_id, ids_of
+from archiver.schema.evolution.state import TopicSchema, arrow_schema, decide
+from archiver.schema.evolution.table_fit import Fit, fit_table
+from tests.support.schema.protos import F, field, file_of, order_file, source
 
 ORDER = source(order_file(), "Order")
 

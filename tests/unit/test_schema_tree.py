@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, duration_pb2, empty_pb2, struct_pb2, wrappers_pb2
 
-from archiver.errors import ConfigInvalid
-from archiver.schema.descriptors import Source, source_tree
-from archiver.schema.names import column_names, wanted_names
-from archiver.schema.tree import FieldTree, Kind, MessageTree, Shape
-from tests.support.protos import (
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.protobuf.column_names import column_names, wanted_names
+from archiver.schema.protobuf.descriptors import Source, source_tree
+from archiver.schema.protobuf.tree import FieldTree, Kind, MessageTree, Shape
+from tests.support.schema.protos import (
     SCALARS,
     TIMESTAMP,
     F,

@@ -12,13 +12,13 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from archiver.schema.arrow import pc
 from archiver.schema.codec import EngineName, RecordCodec
-from archiver.schema.descriptors import Source, source_tree
-from archiver.schema.engine_protobuf import ProtobufEngine
-from archiver.schema.engine_ptars import PtarsEngine
-from archiver.schema.state import arrow_schema, decide
-from archiver.schema.tree import ERR, PREFIX, RAW, UNRECOGNIZED, Kind, MessageTree, Shape
-from archiver.schema.unknown import EXTRAS_MAX, Extra, Path, Scanner, extended, learned
-from tests.support.protos import F, field, file_of, fill, map_field, message_class, mutated, order_file, orders, random_file, source
+from archiver.schema.evolution.state import arrow_schema, decide
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.descriptors import Source, source_tree
+from archiver.schema.protobuf.ptars_engine import PtarsEngine
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, Kind, MessageTree, Shape
+from archiver.schema.protobuf.unknown_fields import EXTRAS_MAX, Extra, Path, Scanner, extended, learned
+from tests.support.schema.protos import F, field, file_of, fill, map_field, message_class, mutated, order_file, orders, random_file, source
 
 ORDER = source(order_file(), "Order")
 Found = dict[tuple[Path, int], Extra]

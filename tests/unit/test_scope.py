@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.errors import InvalidInput, NotFound
-from archiver.jobs.scope import check_scope, parse_scope
-from archiver.settings import TopicSettings
+from archiver.config.settings import TopicSettings
+from archiver.publish.scope import check_scope, parse_scope
+from archiver.runtime.errors import InvalidInput, NotFound
 
 
 def test_a_topic_or_some_of_its_partitions() -> None:

@@ -6,13 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from archiver import scratch
-from tests.support.deployment import ROOT
+from archiver.spark import scratch_dir
+from tests.support.builders.deployment import ROOT
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from archiver.scratch import scratch_folder
+from archiver.spark.scratch_dir import scratch_folder
 folder = scratch_folder(Path(sys.argv[1]))
 (folder / "local").mkdir()
 (folder / "local" / "block").write_bytes(b"x")
@@ -27,20 +27,20 @@ def test_the_folder_of_a_killed_process_goes_and_that_of_a_living_one_stays(tmp_
         assert process.stdout is not None
         try:
             folder = Path(process.stdout.readline().strip())
-            scratch.sweep(tmp_path)
+            scratch_dir.sweep(tmp_path)
             assert (folder / "local" / "block").exists()
         finally:
             process.kill()
-    strange = tmp_path / f"{scratch.PREFIX}strange"
+    strange = tmp_path / f"{scratch_dir.PREFIX}strange"
     strange.mkdir()
-    link = tmp_path / f"{scratch.PREFIX}link"
+    link = tmp_path / f"{scratch_dir.PREFIX}link"
     aim = tmp_path / "aim"
     aim.mkdir()
-    (aim / scratch.LOCK_NAME).touch()
+    (aim / scratch_dir.LOCK_NAME).touch()
     link.symlink_to(aim)
     assert folder.exists()
-    scratch.sweep(tmp_path)
+    scratch_dir.sweep(tmp_path)
     assert not folder.exists()
     assert strange.exists(), "without a lock nobody knows whose it is"
-    assert (aim / scratch.LOCK_NAME).exists()
+    assert (aim / scratch_dir.LOCK_NAME).exists()
     assert link.is_symlink()

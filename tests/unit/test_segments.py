@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intake.segments import HeldSegments, SegmentRef, Segments
-from tests.support.segments import file_ref, segment
+from tests.support.builders.segments import file_ref, segment
 
 PLACED = st.lists(st.tuples(st.integers(1, 2**31), st.integers(0, 2**40), st.integers(0, 5), st.integers(0, 2**50)), max_size=8)
 

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from archiver.errors import Halt, InvalidInput, NotFound, OutcomeUnknown, ProducerFenced, RecordRefused, RetryLater, TransactionFailed
-from archiver.jobs.sending import MARKER_ATTEMPTS_MAX, EndedTransaction, Sending, Sent, WholeInput, settled
-from intake.acknowledgements import OK, PendingRecord, Verdict
+from archiver.runtime.errors import (
+    Halt,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    ProducerFenced,
+    RecordRefused,
+    RetryLater,
+    TransactionFailed,
+)
+from intake.produce_stream import MARKER_ATTEMPTS_MAX, EndedTransaction, Sending, Sent, WholeInput, settled
 from intake.record_json import Input
 from intake.records import Record
+from intake.write.acknowledgements import OK, PendingRecord, Verdict
 
 
 class StubWriter:

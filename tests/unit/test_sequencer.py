@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver import failpoints
-from archiver.clock import ManualClock
-from archiver.errors import ConfigInvalid, Halt, InvalidInput, OutcomeUnknown, RetryLater
-from archiver.ids import SeededIds, TopicId
+from archiver.config.groups import LogSettings
 from archiver.log.memory import MemoryLogStore
-from archiver.settings_groups import LogSettings
-from intake.fold import IntakeFold
+from archiver.runtime import failpoints
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import ConfigInvalid, Halt, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
-from intake.sequencer import Sequencer
-from tests.support.faulty_log import AppendFault, FaultyLog
+from intake.log.fold import IntakeFold
+from intake.log.sequencer import Sequencer
+from tests.support.log.faulty_log import AppendFault, FaultyLog
 
 NOW_US = 1_700_000_000_000_000
 SETTINGS = LogSettings(append_attempts_max=3)

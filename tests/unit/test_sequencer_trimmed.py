@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
 from intake.producers import Stamp
-from tests.support.checkpointing import SPAN, Played, Scene
-from tests.support.faulty_objects import ObjectFault
+from tests.support.log.checkpointing import SPAN, Played, Scene
+from tests.support.objects.faulty_objects import ObjectFault
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_an_unsettled_entry_below_the_floor(
 ) -> None:
     """It was sent, the reply was lost, and before it could be asked again the log was trimmed past it."""
     if not remembered:
-        monkeypatch.setattr("intake.fold.IDS_REMEMBERED", 2)
+        monkeypatch.setattr("intake.log.fold.IDS_REMEMBERED", 2)
     sleeper = filled(scene, 3)
     topic_id = sleeper.sequencer.fold.topics_by_name["a"].topic_id
     awake = scene.process()

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import InvalidInput, ProducerFenced, TransactionFailed
-from archiver.ids import TopicId
-from archiver.settings_groups import IntakeSettings
-from archiver.telemetry import METRICS
-from intake.metrics import metrics_of
-from intake.session import ProducerSession, _spans, _with, _without
-from intake.writer import WriterMetrics
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.intake_rig import IntakeRig
-from tests.support.publishing import Publishing
+from archiver.config.groups import IntakeSettings
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import InvalidInput, ProducerFenced, TransactionFailed
+from archiver.runtime.ids import TopicId
+from archiver.runtime.logging import METRICS
+from intake.write.metrics import metrics_of
+from intake.write.sequences import ProducerSession, _spans, _with, _without
+from intake.write.writer import WriterMetrics
+from tests.support.intake.intake_rig import IntakeRig
+from tests.support.intake.publishing import Publishing
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 TP = (TopicId("a" * 32), 0)
 

@@ -8,12 +8,12 @@ import uuid
 import pytest
 
 from archiver.catalog.evidence import Evidence
-from archiver.catalog.layout import COMMIT_ID, REBUILT, REPLAYED, SET_BACK, WATERMARKS
+from archiver.catalog.table_layout import COMMIT_ID, REBUILT, REPLAYED, SET_BACK, WATERMARKS
 from archiver.catalog.tables import SnapshotView, TableView
-from archiver.ids import TopicId
 from archiver.ledger.views import TopicLedger
-from reconcile.coverage import Range
-from reconcile.set_back import lowered, missing_below
+from archiver.runtime.ids import TopicId
+from reconcile.repair.rollback import lowered, missing_below
+from reconcile.snapshot.offset_coverage import Range
 
 OURS = {COMMIT_ID: "x"}
 

@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from archiver.errors import ConfigInvalid
-from archiver.jobs.refined import RefineOptions
-from archiver.settings import Settings, load_settings
+from archiver.config.settings import Settings, load_settings
+from archiver.refine.task import RefineOptions
+from archiver.runtime.errors import ConfigInvalid
 
 EXAMPLE = """
     cluster: demo

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from archiver.cli.app import run
-from archiver.cli.exits import USAGE, exit_code
-from archiver.errors import ConfigInvalid
-from archiver.settings import load_settings
-from archiver.settings_load import explain
-from tests.support.orders import DESCRIPTOR_SET
+from archiver.cli.exit_codes import USAGE, exit_code
+from archiver.config.settings import load_settings
+from archiver.config.yaml_loader import explain
+from archiver.runtime.errors import ConfigInvalid
+from tests.support.schema.orders import DESCRIPTOR_SET
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
 TOPIC = LEAST + "catalogs: [{name: local, type: sql, uri: 'sqlite:///:memory:'}]\ntopics:\n  - name: orders\n    partitions: 2\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from archiver.catalog.remote_limits import RemoteLimits
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
+from archiver.catalog.iceberg.remote_limits import RemoteLimits
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "catalogs.md"
 LEAST = "cluster: test\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"
@@ -95,7 +95,7 @@ EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), 
 
 @pytest.mark.parametrize("position", range(len(EXAMPLES)))
 def test_an_example_of_the_page_loads_and_is_understood(tmp_path: Path, position: int) -> None:
-    from archiver.catalog.iceberg_properties import prepared_properties
+    from archiver.catalog.iceberg.properties import prepared_properties
 
     document = yaml.safe_load(EXAMPLES[position])
     (catalog,) = load(tmp_path, **document["catalogs"][0]).catalogs

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import ConfigInvalid
-from archiver.objects.place import StorePlace
-from archiver.settings import DataSettings, load_settings
+from archiver.config.settings import DataSettings, load_settings
+from archiver.objects.location import StorePlace
+from archiver.runtime.errors import ConfigInvalid
 
 SECRET = "hunter2-hunter2"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 TLS = "tls: {ca_file: ca.pem}"
 ELSEWHERE = "addresses: ['etcd-0.example.com:2379']"

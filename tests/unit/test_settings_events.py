@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import ControlTopicSettings, load_settings
+from archiver.config.settings import ControlTopicSettings, load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 TOPIC: dict[str, Any] = {"brokers": "kafka-1:9093", "topic": "archiver-control"}
 

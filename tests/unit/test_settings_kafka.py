@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import Settings, load_settings
+from archiver.config.settings import Settings, load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 SOURCE: dict[str, Any] = {"brokers": "b:9092", "topics": "shop[.].*"}
 

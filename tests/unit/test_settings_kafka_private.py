@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import load_settings
+from archiver.config.settings import load_settings
+from archiver.runtime.errors import ConfigInvalid
 
 PASSWORD = {"sasl.mechanisms": "PLAIN", "sasl.password": {"env": "P"}}
 OPEN = {"security.protocol": "SASL_PLAINTEXT", **PASSWORD}

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from archiver.errors import ConfigInvalid
-from archiver.settings import SparkSettings, load_settings
-from archiver.spark_session import _environment, properties
+from archiver.config.settings import SparkSettings, load_settings
+from archiver.runtime.errors import ConfigInvalid
+from archiver.spark.session import _environment, properties
 
 OPEN = [
     {"master": "spark://spark.example.com:7077"},

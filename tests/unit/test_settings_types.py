@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.settings_types import format_duration, format_size, host_of, is_loopback, parse_duration, parse_size
+from archiver.config.types import format_duration, format_size, host_of, is_loopback, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted
-from archiver.ids import TopicPartition
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import shelf_key
-from intake import shelf
-from intake.backlog import Backlog
-from intake.checkpoint import ShelfRef
-from intake.fold import IntakeFold
-from intake.shelves import Shelves
-from tests.support.faulty_objects import FaultyObjectStore
-from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.intake_history import History
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicPartition
+from intake.log import history_file
+from intake.log.backlog import Backlog
+from intake.log.checkpoint import ShelfRef
+from intake.log.fold import IntakeFold
+from intake.log.history import Shelves
+from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
+from tests.support.intake.intake_history import History
+from tests.support.objects.faulty_objects import FaultyObjectStore
 
 A, B = topic_id_of(1), topic_id_of(2)
 
@@ -45,9 +45,9 @@ class Rig:
             self.fold.apply(self.fold.next_index, entry)
 
     def cut(self) -> ShelfRef:
-        content = shelf.decided(self.fold)
-        data = shelf.encode(content)
-        ref = shelf.ref_of(self.refs[-1].end if self.refs else 0, self.fold.next_index, data)
+        content = history_file.decided(self.fold)
+        data = history_file.encode(content)
+        ref = history_file.ref_of(self.refs[-1].end if self.refs else 0, self.fold.next_index, data)
         self.objects.create(self.key(ref), data)
         self.refs = self.newest = (*self.refs, ref)
         self.shelves.learn(self.refs)
@@ -99,7 +99,7 @@ def test_the_view_is_that_of_a_fold_that_was_never_cut(
 
 
 def test_one_partition_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(history_file, "ROW_GROUP_ROWS", 16)
     rig = Rig(tmp_path)
     plain(rig, files=200)
     rig.check((B, 6), 0)
@@ -115,7 +115,9 @@ def test_one_partition_is_read_without_the_rest(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_groups", counted)
     ref = rig.refs[-1]
-    opened = shelf.read_index(ref, rig.objects.read(rig.key(ref))[-int.from_bytes(rig.objects.read(rig.key(ref))[-8:-4], "little") - 8 :])
+    opened = history_file.read_index(
+        ref, rig.objects.read(rig.key(ref))[-int.from_bytes(rig.objects.read(rig.key(ref))[-8:-4], "little") - 8 :]
+    )
     assert opened.metadata.num_row_groups > 10
     rig.check((B, 6), opened.partitions[B, 6].start)
     assert 0 < len(set(groups)) <= 3, groups
@@ -135,7 +137,7 @@ def test_a_summary_reads_rows_only_where_it_begins(tmp_path: Path) -> None:
 def test_a_summary_that_was_asked_for_before_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path)
     plain(rig, files=200)
-    monkeypatch.setattr("intake.shelves.PARTS_MAX", 3)
+    monkeypatch.setattr("intake.log.history.PARTS_MAX", 3)
     wanted = {start: Backlog(rig.whole).summary((A, 1), start) for start in range(1, 9)}
     for start in (1, 2, 3, 1, 2, 3, 4, 1, 5, 6, 7, 8, 2):
         assert rig.backlog.summary((A, 1), start) == wanted[start]
@@ -183,7 +185,7 @@ def test_partitions_of_one_row_group_are_read_once(tmp_path: Path) -> None:
 
 
 def test_row_groups_that_are_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "ROW_GROUP_ROWS", 16)
+    monkeypatch.setattr(history_file, "ROW_GROUP_ROWS", 16)
     rig = Rig(tmp_path)
     rig.shelves = Shelves(rig.objects, lambda: rig.newest, rows_bytes=5000)
     rig.backlog = Backlog(rig.fold, rig.shelves)
@@ -200,13 +202,13 @@ def test_rows_that_were_damaged_are_read_again(tmp_path: Path, monkeypatch: pyte
     rig = Rig(tmp_path)
     plain(rig, files=20)
 
-    def wrong(*args: Any) -> shelf.Rows:
-        rows = shelf.read_group(*args)
+    def wrong(*args: Any) -> history_file.Rows:
+        rows = history_file.read_group(*args)
         rows[0, 5] += 1
         return rows
 
     with monkeypatch.context() as patched:
-        patched.setattr("intake.shelves.read_group", wrong)
+        patched.setattr("intake.log.history.read_group", wrong)
         with pytest.raises(Corrupted, match="are not those that were written"):
             rig.backlog.segments((A, 0))
     rig.check((A, 0), 0)
@@ -218,7 +220,7 @@ def test_an_altered_bit_is_noticed_whatever_is_read(tmp_path: Path, seed: int) -
     plain(rig, files=20, partitions=3)
     (ref,) = rig.refs
     data = rig.objects.read(rig.key(ref))
-    content = shelf.decode(ref, data)
+    content = history_file.decode(ref, data)
     tps = list(content)
     chance = random.Random(seed)
     noticed = 0
@@ -226,7 +228,7 @@ def test_an_altered_bit_is_noticed_whatever_is_read(tmp_path: Path, seed: int) -
         altered = bytearray(data)
         altered[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         with pytest.raises(Corrupted):
-            shelf.decode(ref, bytes(altered))
+            history_file.decode(ref, bytes(altered))
         rig.objects.delete(rig.key(ref))
         rig.objects.create(rig.key(ref), bytes(altered))
         shelves = Shelves(rig.objects, lambda: rig.newest)
@@ -260,8 +262,8 @@ def test_a_list_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     """Others cut the same span in one, and deleted the two shelves this process knows."""
     rig = Rig(tmp_path)
     plain(rig, files=40)
-    data = shelf.encode(shelf.decided(rig.whole))
-    newer = shelf.ref_of(0, rig.whole.next_index, data)
+    data = history_file.encode(history_file.decided(rig.whole))
+    newer = history_file.ref_of(0, rig.whole.next_index, data)
     rig.objects.create(rig.key(newer), data)
     rig.newest = (newer,)
     for ref in rig.refs:
@@ -274,12 +276,12 @@ def test_a_list_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
 def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     plain(rig, files=19)
-    content = shelf.decided(rig.fold)
-    data = shelf.encode(content)
-    ref = shelf.ref_of(0, rig.fold.next_index, data)
-    assert shelf.encode(shelf.decode(ref, data)) == data
+    content = history_file.decided(rig.fold)
+    data = history_file.encode(content)
+    ref = history_file.ref_of(0, rig.fold.next_index, data)
+    assert history_file.encode(history_file.decode(ref, data)) == data
     with pytest.raises(Corrupted, match="another digest"):
-        shelf.decode(replace(ref, sha256=b"x" * 32), data)
+        history_file.decode(replace(ref, sha256=b"x" * 32), data)
 
 
 def test_a_shelf_of_nothing(tmp_path: Path) -> None:

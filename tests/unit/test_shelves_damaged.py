@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted
-from archiver.ids import TopicPartition
 from archiver.objects.paths import shelf_key
-from intake import shelf as shelf_format
-from intake.checkpoint import ShelfRef
-from intake.shelves import Shelves
-from tests.support.checkpointing import SPAN, Scene, flipped
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.ids import TopicPartition
+from intake.log import history_file as shelf_format
+from intake.log.checkpoint import ShelfRef
+from intake.log.history import Shelves
+from tests.support.log.checkpointing import SPAN, Scene, flipped
 
 Pristine = tuple[Scene, tuple[ShelfRef, ...], list[shelf_format.Content]]
 

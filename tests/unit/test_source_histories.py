@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.faulty_log import AppendFault
-from tests.support.faulty_objects import ObjectFault
-from tests.support.file_sources import FORMATS, Inbox, Taker, file_of
+from tests.support.intake.file_sources import FORMATS, Inbox, Taker, file_of
+from tests.support.log.faulty_log import AppendFault
+from tests.support.objects.faulty_objects import ObjectFault
 
 PARTITIONS = 2
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import NotFound
-from intake.batcher import ROW_COST_BYTES
+from archiver.runtime.errors import NotFound
 from intake.inputs import InputFormat, Place
 from intake.parquet_batches import batches_from
 from intake.record_json import Input
-from intake.sources.pieces import Cutting, Piece, PieceReader
-from tests.support.file_sources import FORMATS, file_of
+from intake.sources.files.pieces import Cutting, Piece, PieceReader
+from intake.write.queue import ROW_COST_BYTES
+from tests.support.intake.file_sources import FORMATS, file_of
 
 LARGE = 1 << 20
 VALUES = st.lists(st.binary(max_size=40), max_size=40)

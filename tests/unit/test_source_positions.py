@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import Corrupted
 from archiver.proto import intake_log_pb2 as pb
 from archiver.proto import intake_state_pb2 as state_pb
-from intake.checkpoint import Checkpoint, decode, encode, same
-from intake.checkpoint_sources import source_message, source_state
-from intake.entries import positions_bytes
-from intake.entry_format import format_of
-from intake.fold import Applied, IntakeFold
-from intake.positions import Begun, Finished, Move, SourceState
-from tests.support.intake_entries import declared, topic_id_of
+from archiver.runtime.errors import Corrupted
+from intake.log.checkpoint import Checkpoint, decode, encode, same
+from intake.log.checkpoint_sources import source_message, source_state
+from intake.log.entries import positions_bytes
+from intake.log.entry_format import format_of
+from intake.log.fold import Applied, IntakeFold
+from intake.log.source_positions import Begun, Finished, Move, SourceState
+from tests.support.intake.intake_entries import declared, topic_id_of
 
 KEY = "intake/2026-01-02/03/1767323045678-01KDYMN0XE0000000000000000.parquet"
 WHO = b"0123456789"

@@ -8,16 +8,16 @@ import threading
 
 import pytest
 
-from archiver.errors import RetryLater
-from archiver.spark_watch import beside
-from tests.support.deployment import ROOT
+from archiver.runtime.errors import RetryLater
+from archiver.spark.watchdog import beside
+from tests.support.builders.deployment import ROOT
 
 NAME = "asks-spark"
 
 INTERRUPTED = """
 import random, signal, threading, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from archiver.spark_watch import beside
+from archiver.spark.watchdog import beside
 
 signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
 rng = random.Random(62)
@@ -40,7 +40,7 @@ print("in time" if latest_s < 10 else latest_s)
 
 SECOND = """
 import signal, threading, time
-from archiver.spark_watch import beside
+from archiver.spark.watchdog import beside
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

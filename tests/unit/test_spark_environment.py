@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr
 
-from archiver.redaction import hide
-from archiver.settings import DataSettings
-from archiver.spark_environment import scrubbed, store_variables
+from archiver.config.settings import DataSettings
+from archiver.runtime.redaction import hide
+from archiver.spark.environment import scrubbed, store_variables
 
 USUAL = {
     "PATH": "/usr/bin",

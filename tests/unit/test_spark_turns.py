@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from archiver.errors import RetryLater
-from archiver.spark_turns import SparkTurns
-from tests.support.processes import until
+from archiver.runtime.errors import RetryLater
+from archiver.spark.fair_lock import SparkTurns
+from tests.support.process.processes import until
 
 
 def test_turns_come_in_the_order_of_asking() -> None:

@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
-from archiver.catalog.layout import PARTITION_BY, stream_fields
 from archiver.catalog.specs import left_by_us, named_granularity, newest_spec, spec_id_of
+from archiver.catalog.table_layout import PARTITION_BY, stream_fields
 from archiver.catalog.tables import SpecView, TableView
-from archiver.errors import Halt
 from archiver.objects.paths import Granularity, archive_key
-from tests.support.tables import TOPIC_ID, data_file, schema_json
+from archiver.runtime.errors import Halt
+from tests.support.catalog.tables import TOPIC_ID, data_file, schema_json
 
 DAY, HOUR, OTHER, HOUR_AGAIN = SpecView(0, "day", 1000), SpecView(1, "hour", 1001), SpecView(2, None, 0), SpecView(5, "hour", 1001)
 

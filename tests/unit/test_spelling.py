@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.errors import InvalidInput
+from archiver.objects.path_normalization import NamedFiles, key_below, local_path, tail
 from archiver.objects.paths import archive_key, table_prefix
-from archiver.objects.spelling import NamedFiles, key_below, local_path, tail
+from archiver.runtime.errors import InvalidInput
 
 TOPIC = "ab" * 16
 FOLDER = table_prefix(TOPIC)

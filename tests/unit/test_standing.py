@@ -10,24 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.errors import ArchiverError, Corrupted, RetryLater
-from archiver.ids import TopicId, TopicPartition
+from archiver.config.topics import ArchiveSettings, TopicArchiveSettings, TopicSettings
 from archiver.ledger.archives import ArchiveFile
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.views import PendingFile, TopicLedger
 from archiver.objects.local import LocalObjectStore
 from archiver.objects.paths import shelf_key
-from archiver.settings_topics import ArchiveSettings, TopicArchiveSettings, TopicSettings
-from archiver.status.standing import STAGES, PartitionStanding, Stage, StageLag, Standing, standing
-from intake import shelf
-from intake.backlog import Backlog
-from intake.checkpoint import ShelfRef
-from intake.fold import IntakeFold
-from intake.shelves import Shelves
-from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.intake_history import History
-from tests.support.transaction_entries import HOUR_US, TransactionEntries
-from tests.support.unread_shelves import UnreadShelves
+from archiver.runtime.errors import ArchiverError, Corrupted, RetryLater
+from archiver.runtime.ids import TopicId, TopicPartition
+from archiver.status.lag import STAGES, PartitionStanding, Stage, StageLag, Standing, standing
+from intake.log import history_file
+from intake.log.backlog import Backlog
+from intake.log.checkpoint import ShelfRef
+from intake.log.fold import IntakeFold
+from intake.log.history import Shelves
+from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
+from tests.support.intake.intake_history import History
+from tests.support.intake.transaction_entries import HOUR_US, TransactionEntries
+from tests.support.intake.unread_shelves import UnreadShelves
 
 ONE = topic_id_of(1)
 NOW_US = 1_767_323_045_000_000
@@ -101,9 +101,9 @@ class Twin:
                 self._shelve()
 
     def _shelve(self) -> None:
-        content = shelf.decided(self.cut)
-        data = shelf.encode(content)
-        ref = shelf.ref_of(self._refs[-1].end if self._refs else 0, self.cut.next_index, data)
+        content = history_file.decided(self.cut)
+        data = history_file.encode(content)
+        ref = history_file.ref_of(self._refs[-1].end if self._refs else 0, self.cut.next_index, data)
         self._objects.create(shelf_key(ref.start, ref.end), data)
         self._refs = (*self._refs, ref)
         self._shelves.learn(self._refs)

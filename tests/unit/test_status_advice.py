@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from archiver.jobs.positions import HeldBack
+from archiver.publish.progress import HeldBack
+from archiver.runtime.text import counted, moment
 from archiver.status.advice import ANCHORS, RUNBOOK, SEVERITIES, Advice, advice, verdict
 from archiver.status.ages import age, age_at, count, numbers
 from archiver.status.document import daemon_document
 from archiver.status.journal import Cycle, Journal, Refusal
+from archiver.status.lag import Standing
 from archiver.status.reasons import CAUSES, Cause
-from archiver.status.standing import Standing
-from archiver.wording import counted, moment
-from intake.sources.files import FileProblem, FilesState
-from tests.support.standings import NOW_US, journal_of, of, partition, topic
+from intake.sources.files.source import FileProblem, FilesState
+from tests.support.builders.standings import NOW_US, journal_of, of, partition, topic
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from archiver.jobs.positions import HeldBack
+from archiver.publish.progress import HeldBack
 from archiver.status.advice import RUNBOOK
 from archiver.status.ages import age
 from archiver.status.history import LagHistory
 from archiver.status.journal import Cycle, Journal
-from archiver.status.standing import Standing
+from archiver.status.lag import Standing
 from archiver.web.page import HEADERS, TEXT_MAX, PageValues, coded, page, visible
 from archiver.web.page_topics import PARTITIONS_SHOWN, PARTITIONS_SHOWN_ALONE, TOPICS_LISTED, TOPICS_SHOWN
 from archiver.web.svg import records_chart, seconds_chart
-from intake.sources.files import FileProblem, FilesState
-from reconcile.pin import Pin
-from tests.support.standings import NOW_US, journal_of, of, partition, topic
-from tests.support.status_scenes import HOSTILE
+from intake.sources.files.source import FileProblem, FilesState
+from reconcile.snapshot.oldest_required import Pin
+from tests.support.builders.standings import NOW_US, journal_of, of, partition, topic
+from tests.support.builders.status_scenes import HOSTILE
 
 VOID = {"meta", "br", "line", "path", "link", "img", "input", "hr"}
 

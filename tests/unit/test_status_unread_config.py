@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from archiver.cli.app import run
-from archiver.cli.exits import USAGE
+from archiver.cli.exit_codes import USAGE
 from archiver.cli.unread_config import DEFAULT
 
 LEAST = "cluster: demo\ndata: {uri: data}\nmetadata: {sqlite: {path: metadata.db}}\n"

@@ -11,18 +11,18 @@ import pytest
 
 from archiver.catalog.commit import CommitLimits
 from archiver.catalog.evolve import TableEvolution
-from archiver.catalog.layout import table_properties
 from archiver.catalog.memory import MemoryTables
+from archiver.catalog.table_layout import table_properties
 from archiver.catalog.tables import Evolved, Identifier, SwapOutcome, TableView
-from archiver.clock import ManualClock
-from archiver.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
-from archiver.ids import SeededIds
 from archiver.ledger.leader import Leader
 from archiver.log.memory import MemoryLogStore
-from archiver.schema.past import ids_of
-from archiver.schema.state import TopicSchema, decide
-from tests.support.protos import F, field, file_of, source
-from tests.support.tables import CLUSTER_ID, IDENTIFIER, START_US, TOPIC_ID, FaultyTables, Limits, SwapFault, target_in
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.ids import SeededIds
+from archiver.schema.evolution.field_history import ids_of
+from archiver.schema.evolution.state import TopicSchema, decide
+from tests.support.catalog.tables import CLUSTER_ID, IDENTIFIER, START_US, TOPIC_ID, FaultyTables, Limits, SwapFault, target_in
+from tests.support.schema.protos import F, field, file_of, source
 
 LIMITS = CommitLimits(attempts_max=4, timeout_s=1000, backoff_s=0.01)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from archiver.catalog.guarded_io import LIMITS, GuardedFileIO
-from archiver.catalog.remote_limits import RemoteLimits, TablePlaces
-from archiver.errors import Halt
+from archiver.catalog.iceberg.guarded_io import LIMITS, GuardedFileIO
+from archiver.catalog.iceberg.remote_limits import RemoteLimits, TablePlaces
+from archiver.runtime.errors import Halt
 
 PLACES = TablePlaces(["file:///srv/data", "s3://lake/tables"])
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver.telemetry import QUIET, setup_logging
+from archiver.runtime.logging import QUIET, setup_logging
 
 
 class Terminal(io.StringIO):

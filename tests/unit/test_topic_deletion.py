@@ -7,26 +7,26 @@ from collections.abc import Callable
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import ConfigInvalid, Corrupted, Halt, NotFound, OutcomeUnknown
-from archiver.ids import SeededIds, TopicId
+from archiver.config.groups import LogSettings
 from archiver.log.memory import MemoryLogStore
 from archiver.proto import intake_log_pb2 as log_pb
 from archiver.proto import intake_state_pb2 as pb
-from archiver.settings_groups import LogSettings
-from intake.backlog import Backlog
-from intake.checkpoint import MAGIC, Checkpoint, decode, encode, same
-from intake.entry_format import parse_entry
-from intake.fold import Applied, IntakeFold, Landed
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import ConfigInvalid, Corrupted, Halt, NotFound, OutcomeUnknown
+from archiver.runtime.ids import SeededIds, TopicId
 from intake.format import PlacedSegment
+from intake.log.backlog import Backlog
+from intake.log.checkpoint import MAGIC, Checkpoint, decode, encode, same
+from intake.log.entry_format import parse_entry
+from intake.log.fold import Applied, IntakeFold, Landed
+from intake.log.sequencer import Sequencer
 from intake.producers import EPOCH_MAX, Stamp
-from intake.sequencer import Sequencer
-from reconcile.lines import TopicLine
-from reconcile.pin import oldest_pin
-from reconcile.vacuum import needed_files
-from tests.support.faulty_log import AppendFault, FaultyLog
-from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.transaction_entries import TransactionEntries
+from reconcile.snapshot.oldest_required import oldest_pin
+from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.vacuum.intake_files import needed_files
+from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
+from tests.support.intake.transaction_entries import TransactionEntries
+from tests.support.log.faulty_log import AppendFault, FaultyLog
 
 A, B = topic_id_of(1), topic_id_of(2)
 NOW_US = 1_700_000_000_000_000

@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from archiver.clock import ManualClock
-from archiver.errors import RetryLater
-from archiver.ids import SeededIds
+from archiver.config.groups import LogSettings
 from archiver.log.memory import MemoryLog
 from archiver.objects.memory import MemoryObjectStore
-from archiver.settings_groups import LogSettings
-from intake.checkpoint_store import CheckpointStore
-from intake.sequencer import Sequencer
-from intake.topic_lookup import LOOK_AGAIN_S, TopicLookup
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.ids import SeededIds
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.sequencer import Sequencer
+from intake.write.topic_lookup import LOOK_AGAIN_S, TopicLookup
 
 PATIENCE_S = 60.0
 

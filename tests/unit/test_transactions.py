@@ -9,9 +9,9 @@ from typing import Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archiver.ids import TopicId
 from archiver.proto import intake_log_pb2 as pb
-from intake.fold import Applied, IntakeFold
+from archiver.runtime.ids import TopicId
+from intake.log.fold import Applied, IntakeFold
 
 TOPIC = TopicId("b" * 32)
 PARTITIONS, PRODUCERS = 3, 3

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.jobs.triggers import bytes_within, concurrent_limit, gaps_due, is_due, is_open, look_due, rows_within
-from archiver.settings import ArchiveSettings
-from intake.backlog import EMPTY, BacklogSummary
-from tests.support.segments import segment
+from archiver.config.settings import ArchiveSettings
+from archiver.refine.triggers import bytes_within, concurrent_limit, gaps_due, is_due, is_open, look_due, rows_within
+from intake.log.backlog import EMPTY, BacklogSummary
+from tests.support.builders.segments import segment
 
 S = 1_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archiver.spark_worker import shortage, unfit
+from archiver.spark.worker_checks import shortage, unfit
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archiver.objects.paths import parse_intake_key
-from intake.backlog import Backlog
-from intake.fold import IntakeFold
+from intake.log.backlog import Backlog
+from intake.log.fold import IntakeFold
 from intake.producers import Stamp
-from reconcile.lines import TopicLine
-from reconcile.vacuum import choose, needed_files
-from tests.support.cleaning import Run, Vacuumed, stamps
+from reconcile.snapshot.retention_floor import TopicLine
+from reconcile.vacuum.intake_files import choose, needed_files
+from tests.support.builders.cleaning import Run, Vacuumed, stamps
 
 TOPICS = {"a": 2, "b": 1}
 

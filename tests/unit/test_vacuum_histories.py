@@ -11,13 +11,13 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from archiver import failpoints
-from archiver.errors import Deposed, OutcomeUnknown, RetryLater
 from archiver.log.lease import LeasePlace
-from intake.backlog import Backlog
-from intake.sequencer import Sequencer
-from tests.support.cleaning import Run, Vacuumed
-from tests.support.faulty_objects import ObjectFault
+from archiver.runtime import failpoints
+from archiver.runtime.errors import Deposed, OutcomeUnknown, RetryLater
+from intake.log.backlog import Backlog
+from intake.log.sequencer import Sequencer
+from tests.support.builders.cleaning import Run, Vacuumed
+from tests.support.objects.faulty_objects import ObjectFault
 
 Step = tuple[str, Any]
 POINTS = [name for name in failpoints.NAMES if name.startswith(("condemn.", "intake.delete.", "deleted."))]

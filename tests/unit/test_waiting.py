@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.ids import TopicId
-from archiver.jobs.plan import Plan
-from archiver.jobs.waiting import within
+from archiver.refine.catalog_outage import within
+from archiver.refine.plan import Plan
+from archiver.runtime.ids import TopicId
 from intake.segments import Segments
 
 TOPICS = {"a": TopicId("aa" * 16), "b": TopicId("bb" * 16)}

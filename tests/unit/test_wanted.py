@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archiver.jobs.plan import Plan
-from archiver.jobs.wanted import Part, wanted_parts
+from archiver.refine.plan import Plan
+from archiver.refine.read_plan import Part, wanted_parts
 from intake.segments import SegmentRef
-from tests.support.segments import plan_of, segment
+from tests.support.builders.segments import plan_of, segment
 
 
 def test_nothing_is_wanted_of_no_plans() -> None:

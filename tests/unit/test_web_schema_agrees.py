@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from archiver.errors import InvalidInput
-from archiver.rfc3339 import parse_time
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.rfc3339 import parse_time
 from archiver.web.body_fields import body_schema, parse_body
 from archiver.web.openapi import ADMIN_FIELDS, CHALLENGE, COMPONENTS, document
 from intake.record_json import parse_record_json

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intake.backlog import Backlog
-from intake.fold import IntakeFold
-from intake.window import look, windows
-from tests.support.intake_entries import Run, declared, named, topic_id_of
-from tests.support.transaction_entries import TransactionEntries
+from intake.log.backlog import Backlog
+from intake.log.fold import IntakeFold
+from intake.log.window import look, windows
+from tests.support.intake.intake_entries import Run, declared, named, topic_id_of
+from tests.support.intake.transaction_entries import TransactionEntries
 
 ONE = topic_id_of(1)
 TP = (ONE, 0)

@@ -15,9 +15,9 @@ from archiver.cli.audit import print_audit
 from archiver.cli.produce import _reached
 from archiver.cli.status import PARTITIONS_SHOWN, _print_partitions
 from archiver.cli.topics import _lost
-from archiver.daemon.telling import told_of_archiving, told_of_audit
-from archiver.jobs.report import ArchiveReport, TopicReport
-from archiver.wording import counted, moment
+from archiver.daemon.summaries import told_of_archiving, told_of_audit
+from archiver.publish.report import ArchiveReport, TopicReport
+from archiver.runtime.text import counted, moment
 
 PACKAGE = Path(archiver.__file__).parent
 ROOMS = ("cli", "daemon", "demo", "query", "status", "web")

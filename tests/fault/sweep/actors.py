@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from archiver.clock import SystemClock
+from archiver.runtime.clock import SystemClock
 from tests.fault.sweep.deeds import Orders
-from tests.support.deployment import ROOT
-from tests.support.processes import descendants
+from tests.support.builders.deployment import ROOT
+from tests.support.process.processes import descendants
 
 PATIENCE_S = 240.0
 """A JVM may start in it, while other tests have the cores."""

@@ -15,17 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from archiver import Writer, failpoints
-from archiver.assemble import Application
+from archiver import Writer
+from archiver.app.application import Application
 from archiver.cli.app import run as run_command
-from archiver.errors import ArchiverError, Halt, RetryLater
-from archiver.exits import exit_code
-from archiver.ids import SystemIds
-from archiver.settings import load_settings
-from intake.sources.pump import FileSources
+from archiver.config.settings import load_settings
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError, Halt, RetryLater
+from archiver.runtime.exit_codes import exit_code
+from archiver.runtime.ids import SystemIds
+from intake.sources.files.pump import FileSources
 from tests.fault.sweep.sent_records import Sender
-from tests.support.deployment import Deployment
-from tests.support.driver import AheadClock, Driver
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import AheadClock, Driver
 
 LOOKS = 6
 """At a source: a file that is gone is noticed by a look of its own."""

@@ -17,7 +17,7 @@ import yaml
 
 from tests.fault.sweep.deeds import Daemon, Found, Orders
 from tests.fault.sweep.sent_records import PLACES, ByClock, Sender
-from tests.support.deployment import Deployment
+from tests.support.builders.deployment import Deployment
 
 LEASE_S = 2.0
 """A leader that has not looked at the log for so long, by its own clock, leads no more."""

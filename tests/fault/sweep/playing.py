@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from archiver.clock import SystemClock
-from archiver.exits import UNTOLD
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.exit_codes import UNTOLD
 from tests.fault.sweep.actors import Actor, Host
 from tests.fault.sweep.cases import Case
 from tests.fault.sweep.deeds import Daemon, Found

@@ -12,18 +12,18 @@ from typing import Any, Literal
 
 import pytest
 
-from archiver.errors import NotFound
-from archiver.failpoints import NAMES
+from archiver.runtime.errors import NotFound
+from archiver.runtime.failpoints import NAMES
 from tests.fault.sweep import deeds
 from tests.fault.sweep.deeds import Daemon
 from tests.fault.sweep.playground import Ground
 from tests.fault.sweep.sent_records import PLACES
 from tests.harness.history import History
-from tests.support.rebuilding import second_version
-from tests.support.reconciling import roll_back
-from tests.support.retention import forget_snapshots
-from tests.support.transactions import Transactional
-from tests.support.undecoded import unmended
+from tests.support.builders.rebuilding import second_version
+from tests.support.builders.reconciling import roll_back
+from tests.support.builders.retention import forget_snapshots
+from tests.support.builders.undecoded import unmended
+from tests.support.intake.transactions import Transactional
 
 HOUR_S = 3600.0
 ROUND = ("round.start", "written.append", "complete.append", "table.swap", "committed.append", "settled.append")

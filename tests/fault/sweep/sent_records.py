@@ -13,13 +13,13 @@ from typing import Any, Protocol, Self
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from intake.acknowledgements import PendingRecord
 from intake.records import Record
-from intake.writer import IntakeWriter
+from intake.write.acknowledgements import PendingRecord
+from intake.write.writer import IntakeWriter
 from tests.harness.http_sender import Place, json_lines
 from tests.harness.ledger_file import LedgerFile
 from tests.harness.payload import Payload, payload
-from tests.support.orders import DESCRIPTOR_SET
+from tests.support.schema.orders import DESCRIPTOR_SET
 
 ANSWER_S = 60.0
 SEED = 8
@@ -105,7 +105,7 @@ def content(sender: str, number: int, topic: str) -> Payload:
 
 
 def lines_of(number: int) -> list[dict[str, Any]]:
-    """As `tests.support.orders.order` has them."""
+    """As `tests.support.schema.orders.order` has them."""
     return [{"sku": f"sku-{index}", "quantity": index + 1} for index in range(number % 4)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from archiver import Reader
-from reconcile.clean_report import CleanReport
+from reconcile.vacuum.report import CleanReport
 from tests.fault.sweep.deeds import Daemon, archive
 from tests.fault.sweep.playground import Ground
 from tests.fault.sweep.scenes import HOUR_S, Scene

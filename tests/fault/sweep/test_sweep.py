@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from archiver import failpoints
+from archiver.runtime import failpoints
 from tests.fault.sweep.actors import Host
 from tests.fault.sweep.cases import THIRDS, Case, every_case, share
 from tests.fault.sweep.playground import Ground

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from archiver import failpoints
+from archiver.runtime import failpoints
 from tests.fault.sweep.actors import Host
 from tests.fault.sweep.cases import Case, share, spark_cases
 from tests.fault.sweep.playground import Ground
 from tests.fault.sweep.playing import play
-from tests.support.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
+from tests.support.spark.spark import spark_session, spark_sessions  # noqa: F401 - fixtures
 
 PREFIXES = ("round.", "archive.", "written.", "complete.", "table.", "committed.", "settled.")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from archiver.catalog.memory import MemoryTables
 from archiver.catalog.tables import Evolved, Identifier, LiveFile, NewProperties, Prepared, SwapOutcome, Swapped, TableView
-from archiver.clock import Clock
-from archiver.errors import OutcomeUnknown, RetryLater
 from archiver.events.types import DataFile
-from archiver.ids import IdSource
 from archiver.objects.paths import Granularity
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import OutcomeUnknown, RetryLater
+from archiver.runtime.ids import IdSource
 from tests.simulation.schedule import Process
 from tests.simulation.twins import Requests
 

@@ -13,38 +13,38 @@ from functools import partial
 
 from archiver.catalog.commit import CommitLimits, Committer
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.restate import is_set_back
+from archiver.catalog.reset_watermark import is_set_back
 from archiver.catalog.tables import Identifier
-from archiver.errors import Corrupted, Deposed, OutcomeUnknown, RetryLater
-from archiver.ids import SeededIds
-from archiver.jobs.compaction import Compaction, CompactParts, TopicCompaction
-from archiver.jobs.looks import Looks
-from archiver.jobs.publish import Publisher
-from archiver.jobs.refined import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
-from archiver.jobs.report import TopicReport
-from archiver.jobs.rewriting import RewriteParts
-from archiver.jobs.run import ArchiveRun, Parts
-from archiver.jobs.task import run_bundle
-from archiver.jobs.topic_setup import TopicSetup
+from archiver.config.groups import CleanupSettings, LogSettings
+from archiver.config.settings import Settings
 from archiver.ledger.checkpoint import LedgerCheckpoints
 from archiver.ledger.checkpointer import LedgerCheckpointer
 from archiver.ledger.fold import LedgerFold
 from archiver.ledger.leader import Leader
 from archiver.ledger.leadership import Leadership
 from archiver.objects.cluster import ClusterIdentity
-from archiver.settings import Settings
-from archiver.settings_groups import CleanupSettings, LogSettings
-from intake.backlog import Backlog
-from intake.sequencer import Sequencer
-from reconcile.clean import CleanParts, CleanRun, nothing_compacted
-from reconcile.clean_report import CleanReport
-from reconcile.clean_tables import TableFolders
-from reconcile.lines import LineReader
-from reconcile.look import Looker, LookParts
-from reconcile.reconcile_run import ReconcileRun, RunParts
-from reconcile.repair import Repairer, RepairParts
-from reconcile.replaced import ReplacedArchives
-from reconcile.vacuum import needed_files
+from archiver.publish.events import Publisher
+from archiver.publish.report import TopicReport
+from archiver.publish.round import ArchiveRun, Parts
+from archiver.refine.demultiplexer import run_bundle
+from archiver.refine.prepare_topic import TopicSetup
+from archiver.refine.schedule import Looks
+from archiver.refine.task import PlanResult, RefineJob, RefineOptions, pack, unpack_result, unpack_task
+from archiver.rewrite.commit import RewriteParts
+from archiver.rewrite.compact import Compaction, CompactParts, TopicCompaction
+from archiver.runtime.errors import Corrupted, Deposed, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import SeededIds
+from intake.log.backlog import Backlog
+from intake.log.sequencer import Sequencer
+from reconcile.repair.repairer import Repairer, RepairParts
+from reconcile.repair.run import ReconcileRun, RunParts
+from reconcile.snapshot.collector import Looker, LookParts
+from reconcile.snapshot.retention_floor import LineReader
+from reconcile.vacuum.clean import CleanParts, CleanRun, nothing_compacted
+from reconcile.vacuum.intake_files import needed_files
+from reconcile.vacuum.replaced_archives import ReplacedArchives
+from reconcile.vacuum.report import CleanReport
+from reconcile.vacuum.tables import TableFolders
 from tests.simulation.publish.catalog_twin import SimulatedTables
 from tests.simulation.publish.publish_ground import Ground
 from tests.simulation.schedule import Process, Violation

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from archiver.clock import ManualClock
-from archiver.ids import SeededIds, TopicPartition, new_ulid
+from archiver.config.groups import LogSettings
 from archiver.objects.paths import intake_key
-from archiver.settings_groups import LogSettings
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.ids import SeededIds, TopicPartition, new_ulid
 from intake.format import INTAKE_SCHEMA, PlacedSegment, SegmentRows, write_intake_file
+from intake.log.sequencer import Sequencer
 from intake.producers import Stamp
-from intake.sequencer import Sequencer
 from tests.simulation.publish.contents import Sent, light_intake
 from tests.simulation.publish.publish_ground import Ground
 from tests.simulation.schedule import START_US, Process

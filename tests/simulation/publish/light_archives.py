@@ -20,18 +20,19 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from archiver.errors import Corrupted, NotFound
-from archiver.jobs import archive_file, merge, plan_writer
-from archiver.jobs.archive_file import Footer, SpooledArchive
-from archiver.jobs.bounds import Columns, FileStatistics
 from archiver.objects import memory
 from archiver.objects.key_rules import check_key
 from archiver.objects.store import ObjectStore
+from archiver.refine import archive_file, plan_writer
+from archiver.refine.archive_file import Footer, SpooledArchive
+from archiver.refine.column_stats import Columns, FileStatistics
+from archiver.rewrite import merge
+from archiver.runtime.errors import Corrupted, NotFound
 from archiver.stream.archives import FoundArchive, FoundFooter, check_footer
 from archiver.stream.records import STREAM_SCHEMA
-from intake.digest import RecordsDigest
 from intake.format import READ_SCHEMA
-from intake.reader import IntakeReader
+from intake.read.digest import RecordsDigest
+from intake.read.reader import IntakeReader
 from intake.segments import FileRef
 from tests.simulation.publish.contents import LIGHT_ARCHIVE, Row, light_archive, light_intake_rows, read_light
 

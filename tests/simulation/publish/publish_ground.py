@@ -11,20 +11,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.layout import COMMIT_ID, COMPACTED, EXPIRED_CHANGES, RETIRED, SET_BACK
-from archiver.catalog.restate import is_set_back
+from archiver.catalog.reset_watermark import is_set_back
+from archiver.catalog.table_layout import COMMIT_ID, COMPACTED, EXPIRED_CHANGES, RETIRED, SET_BACK
 from archiver.catalog.tables import Identifier
-from archiver.ids import SeededIds, TopicId, TopicPartition
+from archiver.ledger.archive_visibility import GivenUp
 from archiver.ledger.checkpoint import LedgerCheckpoint, decode, encode
 from archiver.ledger.fold import LedgerFold
-from archiver.ledger.given_up import GivenUp
 from archiver.log.memory import MemoryLog
 from archiver.log.store import Appended
 from archiver.objects.memory import MemoryObjectStore
 from archiver.objects.paths import ARCHIVE_PREFIX, INTAKE_PREFIX, checkpoint_prefix, parse_archive_key, parse_checkpoint_key
 from archiver.proto import control_log_pb2 as pb
+from archiver.runtime.ids import SeededIds, TopicId, TopicPartition
 from archiver.stream.archives import ArchiveIndex, find_archives
-from intake.fold import IntakeFold
+from intake.log.fold import IntakeFold
 from tests.simulation.publish import predicates
 from tests.simulation.publish.catalog_twin import WatchedTables
 from tests.simulation.publish.contents import Row, Sent, archive_rows

@@ -10,11 +10,11 @@ from functools import lru_cache
 
 from archiver.catalog.commit import CommitLimits
 from archiver.catalog.tables import Identifier
-from archiver.errors import Corrupted
-from archiver.settings import Settings
-from archiver.settings_groups import LogSettings
-from intake.backlog import Backlog
-from reconcile.audit import Audit
+from archiver.config.groups import LogSettings
+from archiver.config.settings import Settings
+from archiver.runtime.errors import Corrupted
+from intake.log.backlog import Backlog
+from reconcile.audit.report import Audit
 from tests.simulation.faults import Profile
 from tests.simulation.publish import predicates
 from tests.simulation.publish.daemon_actors import CLUSTER, Daemon, LastDaemon, Mender, Orders

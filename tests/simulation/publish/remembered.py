@@ -15,18 +15,18 @@ from unittest.mock import patch
 
 from archiver.catalog import commit, evolve, identity, memory
 from archiver.catalog.evidence import Evidence
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Identifier, TableView
 from archiver.events import codec
-from archiver.jobs import task, topic_setup
-from archiver.jobs.refined import RefineOptions, RefineTopic
-from archiver.jobs.rows import TopicRows
 from archiver.ledger import fold
 from archiver.objects import paths
-from archiver.schema.recorded import TopicSchema
-from archiver.schema.state import Decision
-from archiver.schema.table_fit import Fit, fit_table
-from reconcile import clean_orphans, look
+from archiver.refine import demultiplexer, prepare_topic
+from archiver.refine.rows import TopicRows
+from archiver.refine.task import RefineOptions, RefineTopic
+from archiver.schema.evolution.recorded import TopicSchema
+from archiver.schema.evolution.state import Decision
+from archiver.schema.evolution.table_fit import Fit, fit_table
+from reconcile.snapshot import collector, unreferenced_objects
 
 _T = TypeVar("_T")
 _SIZE = 4096
@@ -74,7 +74,7 @@ def _recorded_schemas(ledger: Any) -> tuple[TopicSchema, ...]:
     return tuple(_recorded_entry(entry.SerializeToString(deterministic=True), _Beside(entry)) for entry in entries)
 
 
-_decide: Callable[..., Decision] = topic_setup.decide_schema
+_decide: Callable[..., Decision] = prepare_topic.decide_schema
 _decided = _remember(lambda topic, history, _, view: _decide(topic, history, (None, None), view.value))
 
 
@@ -108,10 +108,10 @@ def _seen(identifier: Identifier, state: Any) -> TableView:
 
 _STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (evolve, "fit_table", _fit_table),
-    (look, "fit_table", _fit_table),
-    (topic_setup, "recorded_schemas", _recorded_schemas),
-    (topic_setup, "decide_schema", _decide_schema),
-    (task, "TopicRows", _topic_rows),
+    (collector, "fit_table", _fit_table),
+    (prepare_topic, "recorded_schemas", _recorded_schemas),
+    (prepare_topic, "decide_schema", _decide_schema),
+    (demultiplexer, "TopicRows", _topic_rows),
     (memory, "stream_fields", _remember(stream_fields)),
     (identity, "stream_fields", _remember(stream_fields)),
     (memory, "_numbered", _remember(memory._numbered)),
@@ -119,5 +119,5 @@ _STAND_INS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (commit, "stream_fields", _remember(stream_fields)),
     (Evidence, "from_json", staticmethod(_remember(Evidence.from_json))),
     (codec, "read", _remember(codec.read)),
-    *((module, "parse_archive_key", _remember(paths.parse_archive_key)) for module in (paths, fold, clean_orphans)),
+    *((module, "parse_archive_key", _remember(paths.parse_archive_key)) for module in (paths, fold, unreferenced_objects)),
 )

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from archiver.catalog.evidence import read_evidence
-from archiver.catalog.layout import stream_fields
+from archiver.catalog.table_layout import stream_fields
 from archiver.catalog.tables import Identifier, TableView
 from archiver.events.types import DataFile
-from archiver.ids import SeededIds, new_uuid
+from archiver.runtime.ids import SeededIds, new_uuid
 from tests.simulation.publish.contents import Row
 from tests.simulation.publish.publish_ground import Ground
 from tests.simulation.schedule import START_US, Process

@@ -12,8 +12,8 @@ import pytest
 from archiver.catalog import commit
 from archiver.catalog.evidence import Evidence
 from archiver.catalog.tables import SwapOutcome
-from archiver.clock import ManualClock
-from archiver.ids import SeededIds
+from archiver.runtime.clock import ManualClock
+from archiver.runtime.ids import SeededIds
 from tests.simulation.__main__ import main
 from tests.simulation.faults import Profile
 from tests.simulation.publish import predicates
@@ -21,7 +21,7 @@ from tests.simulation.publish.catalog_twin import SimulatedTables, WatchedTables
 from tests.simulation.publish.foreign_book import ForeignBook, told_once
 from tests.simulation.publish.predicates import SnapshotSeen
 from tests.simulation.schedule import Process, Schedule, Trace
-from tests.support.tables import IDENTIFIER, schema_json
+from tests.support.catalog.tables import IDENTIFIER, schema_json
 
 DATA = ((0, 1, 3), (0, 1))
 """Offset 2 of the first partition is a gap."""

@@ -1,0 +1,276 @@
+"""Snapshots of somebody else that changed the number of rows, and what a table keeps of those that are expired. Pure.
+
+Owns the arithmetic on their summaries, by which the committer and the audit count alike, and the table property `archiver.expired-changes`.
+A commit of ours that expires such a snapshot sets the property, so each change is told once: by its snapshot while that is retained, by the
+property from then on. The property is JSON, bounded in size::
+
+    {"v":1,"changes":[{"rows":2,"hidden":0,"added":0,"below":[821,847],"snapshots":[5478415281050496407]}, …],"kept":[…]}
+
+Oldest first; where there are more than `CHANGES_MAX`, or more than `OFFSETS_MAX` numbers in `below`, the two neighbours that lie closest
+together are added up to one: not the oldest again and again, whose sum retention would never pass.
+Promises that nothing is told of what retention has passed wholly, so that what a topic erases for years does not add up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Any
+
+from archiver.catalog.table_layout import COMMIT_ID, EXPIRED_CHANGES
+from archiver.catalog.tables import SnapshotView, TableView
+from archiver.ledger.views import TopicLedger
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.redaction import excerpt
+
+VERSION = 1
+CHANGES_MAX = 50
+"""So many changes are kept apart."""
+OFFSETS_MAX = 4096
+"""So many numbers are kept in all `below` together, if they are of more than one change: about 40 KB of the table's metadata."""
+SNAPSHOTS_MAX = 10
+"""So many ids of what was added up to one change are kept, the newest."""
+
+_REMOVALS = ("delete", "overwrite")
+"""Operations that can take rows away; `replace` (compaction) cannot."""
+_ADDITIONS = ("append", "overwrite", "")
+"""Operations that can bring rows; one that is not named can be any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """By how much somebody else changed the number of rows, with one snapshot or with several that are expired."""
+
+    rows: int = 0
+    """Fewer than before in data files, where it removed any."""
+    hidden: int = 0
+    """More than before behind position-delete files; fewer than none where it took such files away."""
+    added: int = 0
+    """More than it took."""
+    below: tuple[int, ...] | None = ()
+    """Per partition, where the table ended then: it took nothing, and brought nothing of the stream, from there on. None if that is not
+    known."""
+    snapshots: tuple[int, ...] = ()
+    """Ids, oldest first; of several only the newest."""
+
+    @property
+    def removes(self) -> bool:
+        """Whether rows went."""
+        return bool(self.rows or self.hidden)
+
+    def plus(self, later: Change) -> Change:
+        """Both as one."""
+        below = None
+        if self.below is not None and later.below is not None:
+            below = tuple(map(max, zip_longest(self.below, later.below, fillvalue=0)))
+        snapshots = (*self.snapshots, *later.snapshots)[-SNAPSHOTS_MAX:]
+        return Change(self.rows + later.rows, self.hidden + later.hidden, self.added + later.added, below, snapshots)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredChanges:
+    """What a table's property says of changes whose snapshots our own commits expired."""
+
+    changes: tuple[Change, ...] = ()
+    """Oldest first."""
+    kept: tuple[int, ...] = ()
+    """Ids of changes that our own commits kept when they cut the lineage above them, because something older was retained (a tag's
+    snapshot, say): ancestors, though nothing else tells it."""
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Of the changes that are told."""
+        return frozenset(number for one in self.changes for number in one.snapshots)
+
+    def with_more(self, more: Iterable[Change], starts: Mapping[int, int]) -> ExpiredChanges:
+        """With newer ones behind, without what retention has passed, and not larger than the bounds allow."""
+        changes = list(unretired((*self.changes, *more), starts))
+        while len(changes) > 1 and (len(changes) > CHANGES_MAX or sum(len(one.below or ()) for one in changes) > OFFSETS_MAX):
+            at = _closest(changes)
+            changes[at : at + 2] = [changes[at].plus(changes[at + 1])]
+        return replace(self, changes=tuple(changes))
+
+    def to_json(self) -> str:
+        """The value of the table property."""
+        changes = [
+            {
+                "rows": one.rows,
+                "hidden": one.hidden,
+                "added": one.added,
+                "below": None if one.below is None else list(one.below),
+                "snapshots": list(one.snapshots),
+            }
+            for one in self.changes
+        ]
+        kept = {"kept": list(self.kept)} if self.kept else {}
+        return json.dumps({"v": VERSION, "changes": changes, **kept}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> ExpiredChanges:
+        """The inverse; raises `Corrupted` if it is not what this version writes."""
+        try:
+            document = json.loads(text)
+            if document["v"] != VERSION:
+                version = document["v"]
+                raise Corrupted(f"table property {EXPIRED_CHANGES} has version {version!r}; this version of the archiver knows {VERSION}")
+            kept = tuple(document.get("kept", ()))
+            if any(type(number) is not int for number in kept):
+                raise ValueError("not a whole number")
+            return cls(tuple(_change(one) for one in document["changes"]), kept)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Corrupted(f"table property {EXPIRED_CHANGES} cannot be understood ({error}): {excerpt(text)!r}") from error
+
+
+def told_after_repair(view: TableView, lacking: int, offsets: Sequence[int]) -> Mapping[str, str]:
+    """The property once a repair has said that the table is complete up to `offsets`, below which it lacks `lacking` records; nothing if it
+    stays as it is.
+
+    Rows that were removed at the ends come back by that. So many as are still missing, and no snapshot tells of, stay told, but never more
+    than were: what was lost otherwise is not to pass for removed.
+    """
+    try:
+        expired = read_expired(view.properties)
+    except Corrupted:
+        return {}
+    told = expired.changes
+    before = sum(one.rows + one.hidden - one.added for one in told)
+    retained = sum(one.rows + one.hidden - one.added for _, one in foreign_changes(view))
+    now = min(max(lacking - retained, 0), max(before, 0))
+    if now == before and not expired.kept:
+        return {}  # of those that were kept nobody knows whether they are ancestors still
+    if now == before:
+        return {EXPIRED_CHANGES: replace(expired, kept=()).to_json()}
+    ids = tuple(number for one in told for number in one.snapshots)[-SNAPSHOTS_MAX:]
+    left = (Change(rows=now, below=tuple(offsets), snapshots=ids),) if now else ()
+    return {EXPIRED_CHANGES: ExpiredChanges(left).to_json()}
+
+
+def rows_removed(view: TableView) -> int:
+    """How many rows others took out, as far as the table tells; none if its property cannot be read."""
+    try:
+        told = read_expired(view.properties).changes
+    except Corrupted:
+        return 0
+    return max(sum(one.rows + one.hidden for one in (*told, *(change for _, change in foreign_changes(view)))), 0)
+
+
+def read_expired(properties: Mapping[str, str]) -> ExpiredChanges:
+    """What a table's properties say of expired changes; `Corrupted` if it cannot be understood."""
+    text = properties.get(EXPIRED_CHANGES)
+    return ExpiredChanges() if text is None else ExpiredChanges.from_json(text)
+
+
+def change_of(snapshot: SnapshotView) -> Change | None:
+    """What a snapshot of somebody else changed, by its summary, without the place; None if it is ours or left the number of rows alone."""
+    if COMMIT_ID in snapshot.summary:
+        return None
+    fewer, hidden = -added_records(snapshot.summary), hidden_records(snapshot.summary)
+    change = Change(snapshots=(snapshot.snapshot_id,))
+    if is_foreign_removal(snapshot) and (fewer > 0 or fewer + hidden > 0):
+        rows = max(fewer, 0)
+        change = replace(change, rows=rows, hidden=fewer + hidden - rows)
+    if snapshot.operation in _ADDITIONS and fewer + hidden < 0:
+        change = replace(change, added=-fewer - hidden)
+    return change if change.removes or change.added else None
+
+
+def is_foreign_removal(snapshot: SnapshotView) -> bool:
+    """Whether a snapshot is somebody else's and by its operation took rows away, or exchanged them, however many."""
+    return snapshot.operation in _REMOVALS and COMMIT_ID not in snapshot.summary
+
+
+def foreign_changes(view: TableView) -> tuple[tuple[SnapshotView, Change], ...]:
+    """Those of the table's history that are retained, without their places; oldest first."""
+    found = ((snapshot, change_of(snapshot)) for snapshot in reversed(view.history()))
+    return tuple((snapshot, change) for snapshot, change in found if change is not None)
+
+
+def rewritten_records(snapshot: SnapshotView) -> int:
+    """How many rows a snapshot of another writer wrote again, by its summary; 0 if it is ours, or declares that it changed no row.
+
+    An overwrite takes rows and brings rows: an `UPDATE`, a `MERGE`, the rows that a copy-on-write `DELETE` keeps. Which of them it changed,
+    no summary says. A compaction (`replace`) declares that it changed none.
+    """
+    summary = snapshot.summary
+    if COMMIT_ID in summary or snapshot.operation != "overwrite":
+        return 0
+    taken = _count(summary, "deleted-records") + _count(summary, "added-position-deletes")
+    added = _count(summary, "added-records")
+    # How many rows equality deletes take, no summary says.
+    return added if _count(summary, "added-equality-deletes") else min(added, taken)
+
+
+def placed(change: Change, view: TableView, ledger: TopicLedger, watermarks: Sequence[int], sequence_number: int) -> Change:
+    """The change of a snapshot of that sequence number with `below`; `watermarks` are those that the table tells now, one per partition.
+
+    The ledger may have heard late of a commit from before the change, at a sequence number behind it. Unless what stands between the last
+    one it had heard of and the change is all somebody else's, what it heard of next counts as there already: too high does no harm.
+    """
+    past = ledger.past
+    if sequence_number < past.exact_since:
+        return replace(change, below=tuple(max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks)))
+    heard, following = past.told_around(sequence_number)
+    others = {one.sequence_number for one in view.snapshots if COMMIT_ID not in one.summary}
+    in_time = all(number in others for number in range(heard + 1, sequence_number))
+    since = sequence_number if in_time or following is None else following
+    ends = (max(ledger.watermark(partition), told) for partition, told in enumerate(watermarks))
+    return replace(change, below=tuple(past.lowest(partition, end, since) for partition, end in enumerate(ends)))
+
+
+def unretired(changes: Sequence[Change], starts: Mapping[int, int]) -> tuple[Change, ...]:
+    """Without the oldest ones that explain nothing any more: all that they can have removed lies below retention's starts.
+
+    What was added goes with as much as was removed after it. If nothing was, it goes too: retention has taken it out with the others.
+    """
+    if not any(starts.values()):
+        return tuple(changes)
+    passed = left = reached = 0
+    for number, change in enumerate(changes, 1):
+        if change.below is None or any(place > starts.get(partition, 0) for partition, place in enumerate(change.below)):
+            break
+        left = max(left + change.added - change.rows - change.hidden, 0)
+        passed, reached = number if not left else passed, number
+    return tuple(changes[passed if any(change.removes for change in changes[reached:]) else reached :])
+
+
+def _closest(changes: Sequence[Change]) -> int:
+    """The place of the first of the two neighbours between which the table grew least; those without a place are close to each other."""
+
+    def between(at: int) -> tuple[bool, int]:
+        one, other = changes[at].below, changes[at + 1].below
+        if one is None or other is None:
+            return (one is not None or other is not None, 0)
+        return False, sum(other) - sum(one)
+
+    return min(range(len(changes) - 1), key=between)
+
+
+def added_records(summary: Mapping[str, str]) -> int:
+    """How many more rows data files hold than before, by a snapshot's summary."""
+    return _count(summary, "added-records") - _count(summary, "deleted-records")
+
+
+def hidden_records(summary: Mapping[str, str]) -> int:
+    """How many more rows position-delete files hide than before. How many equality deletes hide, no summary says."""
+    return _count(summary, "added-position-deletes") - _count(summary, "removed-position-deletes")
+
+
+def _count(summary: Mapping[str, str], name: str) -> int:
+    text = summary.get(name, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def _change(document: Any) -> Change:
+    """One change of the property; what it raises says that it is none."""
+    below = document["below"]
+    change = Change(
+        document["rows"], document["hidden"], document["added"], None if below is None else tuple(below), tuple(document["snapshots"])
+    )
+    numbers = (change.rows, change.hidden, change.added, *(change.below or ()), *change.snapshots)
+    if any(type(number) is not int for number in numbers):
+        raise ValueError("not a whole number")
+    if min(change.rows, change.added, *(change.below or ())) < 0:
+        raise ValueError("a number below zero")
+    return change

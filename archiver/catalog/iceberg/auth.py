@@ -1,0 +1,222 @@
+"""Who we are to a REST catalog: nobody, the bearer of a token, or an OAuth2 client that asks for tokens.
+
+Owns the request for a token (RFC 6749, client credentials, id and secret in the body as Iceberg's own clients send them). Promises that it
+is bounded as every other request, that it is made before a token expires and once after the catalog refused one, by one thread for all that
+wait, and that whatever is wrong with it is told before the catalog was sent anything: `CatalogAway` if nobody could be asked,
+`Halt` if the answer is no. So a request that failed here is certainly not applied. Only what is configured counts: the catalog
+cannot name another token server, which would be sent the secret. Must never show a secret or a token.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import requests
+from pyiceberg.catalog.rest.auth import AuthManager
+
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, CatalogAway, Halt
+from archiver.runtime.redaction import excerpt
+
+TOKEN = "token"  # noqa: S105 - the name of a property
+CREDENTIAL = "credential"
+TOKEN_SERVER = "oauth2-server-uri"  # noqa: S105 - likewise
+SIGNED = "rest.sigv4-enabled"
+SCOPE_DEFAULT = "catalog"
+"""What Iceberg's clients ask for if nothing is configured."""
+
+MARGIN_S = 60.0
+"""How long before its end a token is replaced …"""
+MARGIN_SHARE = 0.25
+"""… unless that is more than this share of its life."""
+
+_TOKEN = re.compile(r"[!-~]+")
+"""What can stand in a header: RFC 6749 allows printable ASCII, of which a space would end it."""
+"""Characters of a token server's own words that are repeated."""
+_BUSY = frozenset({408, 425, 429})
+
+
+def advice(properties: Mapping[str, Any]) -> str:
+    """What people can do when a catalog with these properties keeps saying 401."""
+    if signs(properties):
+        return "it does not take the signature: look at the keys, rest.signing-region, rest.signing-name and this machine's clock"
+    if properties.get(TOKEN):
+        return "the token has expired or was never good: put a new one where the catalog's token is configured, and restart"
+    if properties.get(CREDENTIAL):
+        return f"it refuses a token that {Client.of(properties).server} has just given: look at credential, scope and audience"
+    return "configure credential, token or rest.sigv4-enabled for it"
+
+
+def signs(properties: Mapping[str, Any]) -> bool:
+    """Whether AWS's signature takes the place of a token."""
+    return str(properties.get(SIGNED, "")).lower() in {"true", "1", "t", "yes", "y", "on"}
+
+
+class Tokens(AuthManager):
+    """Where the `Authorization` of each request comes from. As it stands, requests go without; pyiceberg's own sends `Bearer None` then."""
+
+    def auth_header(self) -> str | None:
+        """Its value; None: the request goes without. Raises `CatalogAway` or `Halt`."""
+        return None
+
+    def refused(self) -> None:
+        """The catalog said 401: the next header must not be the same if there is another. Here is none."""
+
+
+class FixedToken(Tokens):
+    """A token from the configuration."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def auth_header(self) -> str:
+        """As the base class says."""
+        return f"Bearer {self._token}"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """An OAuth2 client."""
+
+    server: str
+    """Address of the token endpoint."""
+    client_id: str | None
+    secret: str = field(repr=False)
+    more: Mapping[str, str] = field(default_factory=dict)
+    """`scope`, and what else is asked for."""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, Any]) -> Client:
+        """What a catalog's properties say; without `oauth2-server-uri` the catalog's own, deprecated endpoint."""
+        client_id, colon, secret = str(properties[CREDENTIAL]).partition(":")
+        own = f"{str(properties['uri']).rstrip('/')}/v1/oauth/tokens"
+        more = {name: str(properties[name]) for name in ("audience", "resource") if properties.get(name)}
+        more["scope"] = str(properties.get("scope") or SCOPE_DEFAULT)
+        return cls(str(properties.get(TOKEN_SERVER) or own), client_id if colon else None, secret if colon else client_id, more)
+
+
+class _Mine(threading.local):
+    """What one thread has done with its last request."""
+
+    sent: str | None = None
+    """Its token."""
+    refused_s: float | None = None
+    """Since when it is known to be refused; None: it is not."""
+
+
+class ClientTokens(Tokens):
+    """Tokens of a client, replaced in time. Safe for several threads."""
+
+    def __init__(self, name: str, client: Client, session: requests.Session, clock: Clock) -> None:
+        """`name` is the catalog's, for messages; requests of `session` must be bounded."""
+        self._name = name
+        self._client = client
+        self._session = session
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._mine = _Mine()
+        self._ends_s = math.inf
+        self._refresh_s = math.inf
+        self._failure: ArchiverError | None = None
+        self._failed_s = -math.inf
+
+    def auth_header(self) -> str:
+        """As the base class says; asks for a token first if there is none that lasts."""
+        mine = self._mine
+        refused = None if mine.refused_s is None else mine.sent
+        began_s = self._clock.monotonic_s() if mine.refused_s is None else mine.refused_s
+        mine.sent = mine.refused_s = None
+        mine.sent = self._current(refused, began_s)
+        return f"Bearer {mine.sent}"
+
+    def refused(self) -> None:
+        """This thread's last token was. Does not wait for a thread that is asking for a new one already."""
+        self._mine.refused_s = self._clock.monotonic_s()
+
+    def _current(self, refused: str | None, began_s: float) -> str:
+        """A token other than the refused one, for somebody who wants it since `began_s`."""
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._token == refused:
+                self._token = None
+            if self._token is not None and now_s < self._refresh_s:
+                return self._token
+            usable = self._token is not None and now_s < self._ends_s
+            if self._failure is not None and self._failed_s >= began_s and not usable:
+                raise self._failure  # it came while this thread waited: whoever waits for the same need not ask in turn
+            try:
+                self._fetch()
+            except ArchiverError as error:
+                now_s = self._clock.monotonic_s()
+                self._failure, self._failed_s = error, now_s
+                if self._token is None or now_s >= self._ends_s:
+                    raise
+                self._refresh_s = now_s + (self._ends_s - now_s) / 2  # the one we have is good for a while
+            assert self._token is not None
+            return self._token
+
+    def _fetch(self) -> None:
+        client = self._client
+        asked = {"grant_type": "client_credentials", "client_secret": client.secret, **client.more}
+        if client.client_id is not None:
+            asked["client_id"] = client.client_id
+        began_s = self._clock.monotonic_s()
+        try:
+            # Not redirected: the secret goes to the server that is configured. And `auth`, so that no .netrc is looked into.
+            answer = self._session.post(client.server, data=asked, auth=lambda request: request, allow_redirects=False)
+        except requests.RequestException as error:
+            raise CatalogAway(
+                f"catalog {self._name} cannot be reached: its token server {client.server} does not answer: {error}"
+            ) from None
+        token, lasts_s = self._read(answer)
+        self._token = token
+        self._ends_s = began_s + lasts_s
+        self._refresh_s = self._ends_s - min(MARGIN_S, lasts_s * MARGIN_SHARE) if lasts_s < math.inf else math.inf
+        self._failure = None
+
+    def _read(self, answer: requests.Response) -> tuple[str, float]:
+        """The token, and how many seconds it lasts."""
+        status, where = answer.status_code, self._client.server
+        document = _document(answer)
+        if status >= 500 or status in _BUSY:
+            raise CatalogAway(f"catalog {self._name} cannot be reached: its token server {where} answers {status}")
+        if status in (401, 403) or (status >= 400 and document.get("error")):
+            told = f"the token server {where} refuses us ({status}{_told(document)}): look at credential, scope and audience"
+            raise Halt(f"catalog {self._name}: {told}")
+        token = document.get("access_token")
+        if status != 200 or not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise CatalogAway(
+                f"catalog {self._name} cannot be reached: {where} answers ({status}) as no token server does; is oauth2-server-uri right?"
+            )
+        return token, _seconds(document.get("expires_in"))
+
+
+def _document(answer: requests.Response) -> dict[str, Any]:
+    try:
+        found = answer.json()
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _told(document: Mapping[str, Any]) -> str:
+    """A token server's own words: OAuth2's, or those of a catalog that has an endpoint for tokens."""
+    error = document.get("error")
+    words = [error.get("type"), error.get("message")] if isinstance(error, dict) else [error, document.get("error_description")]
+    said = " ".join(str(word) for word in words if word)
+    return f": {excerpt(said)}" if said else ""
+
+
+def _seconds(value: object) -> float:
+    """How long a token lasts; without a word about it until it is refused."""
+    try:
+        found = float(str(value))  # some servers write it as text
+    except ValueError:
+        return math.inf
+    return found if found > 0 else math.inf

@@ -1,0 +1,118 @@
+"""Asks a catalog, by pyiceberg, what it is going to do to us. Only reads. Only for `connect.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import ValidationError
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import Capability, RestCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError
+
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.outcomes import status_of
+from archiver.catalog.table_layout import CLUSTER_ID
+from archiver.catalog.tables import Identifier, TableView, shown
+from archiver.runtime.check_result import Finding, Verdict
+from archiver.runtime.errors import ArchiverError, Halt, InvalidInput
+
+_NEEDED = {
+    "load a table": Capability.V1_LOAD_TABLE,
+    "create a table": Capability.V1_CREATE_TABLE,
+    "commit to a table": Capability.V1_UPDATE_TABLE,
+}
+_HELPFUL = {
+    "create a namespace: make them beforehand": Capability.V1_CREATE_NAMESPACE,
+    "register a table: reconcile --rebuild cannot make a lost one anew": Capability.V1_REGISTER_TABLE,
+}
+_CLIENT_ERRORS = range(400, 500)
+_LATER = (408, 425, 429)
+
+
+def look(tables: IcebergTables, identifiers: Sequence[Identifier], data_uri: str) -> Iterator[Finding]:
+    """What can be told by reading: is it there, does it let us in, are namespaces and tables there."""
+    try:
+        catalog = tables.connected()
+    except ArchiverError as error:
+        yield Finding("reachable", judged(error), str(error))
+        return
+    yield Finding("reachable", Verdict.FINE, "it answers, and lets us in as far as its configuration goes")
+    yield from _requests(catalog)
+    for namespace in dict.fromkeys(identifier[:-1] for identifier in identifiers):
+        yield _namespace(catalog, namespace)
+    for identifier in identifiers:
+        yield _table(tables, identifier, data_uri)
+
+
+def judged(error: BaseException) -> Verdict:
+    """Whether an error says that something is wrong, or only that nobody could tell.
+
+    A catalog that says 4xx, or what no catalog says, has been reached: its address or what we may do is wrong.
+    """
+    if isinstance(error, Halt | InvalidInput):
+        return Verdict.WRONG
+    at: BaseException | None = error
+    while at is not None:
+        if isinstance(at, ValidationError):
+            return Verdict.WRONG
+        status = status_of(at)
+        if status is not None:
+            return Verdict.WRONG if status in _CLIENT_ERRORS and status not in _LATER else Verdict.UNTOLD
+        at = at.__cause__
+    return Verdict.UNTOLD
+
+
+def namespace_is_there(catalog: Catalog, namespace: Identifier) -> bool:
+    """Raises what the catalog raises."""
+    try:
+        catalog.load_namespace_properties(namespace)
+    except NoSuchNamespaceError:
+        return False
+    return True
+
+
+def _requests(catalog: Catalog) -> Iterator[Finding]:
+    """What a REST catalog says it can be asked for."""
+    if not isinstance(catalog, RestCatalog):
+        return
+    offered = catalog._supported_endpoints  # noqa: SLF001 - pyiceberg has no other word for it
+    for what, wanted in _NEEDED.items():
+        if wanted not in offered:
+            yield Finding("requests", Verdict.WRONG, f"it offers no request to {what}")
+    for what, wanted in _HELPFUL.items():
+        if wanted not in offered:
+            yield Finding("requests", Verdict.NOTE, f"it offers no request to {what}")
+
+
+def _namespace(catalog: Catalog, namespace: Identifier) -> Finding:
+    check = f"namespace {shown(namespace)}"
+    try:
+        if namespace_is_there(catalog, namespace):
+            return Finding(check, Verdict.FINE, "it is there")
+    except NotImplementedError:
+        return Finding(check, Verdict.NOTE, "it cannot be looked at; it is asked for when its first table is made")
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises
+        return Finding(check, judged(error), f"it cannot be looked at: {error}")
+    return Finding(check, Verdict.NOTE, "it is not there yet; it is made with its first table, if the catalog lets us")
+
+
+def _table(tables: IcebergTables, identifier: Identifier, data_uri: str) -> Finding:
+    check = f"table {shown(identifier)}"
+    try:
+        view = tables.load(identifier)
+    except ArchiverError as error:
+        return Finding(check, judged(error), str(error))
+    if view is None:
+        return Finding(check, Verdict.NOTE, "it is not there yet; it is made when its topic is first archived")
+    why = _not_ours(view, data_uri)
+    if why is not None:
+        return Finding(check, Verdict.WRONG, why)
+    return Finding(check, Verdict.FINE, f"it is there, at {view.location}")
+
+
+def _not_ours(view: TableView, data_uri: str) -> str | None:
+    if CLUSTER_ID not in view.properties:
+        return f"it was not made by the archiver (it has no property {CLUSTER_ID}); configure another table"
+    if not view.placed_by_catalog and not view.location.startswith(f"{data_uri.rstrip('/')}/"):
+        return f"it lies at {view.location}, outside of the data folder; move it back, configure another table, or set location: catalog"
+    return None

@@ -1,0 +1,175 @@
+"""Table metadata on a local file system that survives a power cut.
+
+pyiceberg writes metadata and manifests without asking the disk to keep them, while SQLite does ask before it points to them: after a power
+cut the pointer could lead nowhere. `DurableFileIO` synchronises file and folder when a file is closed. Other file systems are left alone.
+Named in the catalog property `py-io-impl`; catalogs import it by that name. On S3 it is pyiceberg's own, but that the authorities of
+the server's certificate can be named, and metadata that was read is kept for a while (`metadata_cache.py`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+from pyarrow.fs import FileSystem, S3FileSystem
+from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+
+from archiver.catalog.iceberg import metadata_cache
+from archiver.catalog.iceberg.io_properties import CA_FILE
+
+IMPLEMENTATION = "archiver.catalog.iceberg.local_io.DurableFileIO"
+"""Value of the catalog property `py-io-impl`."""
+
+
+class _SyncedStream:
+    """An output stream that is on disk once it is closed."""
+
+    def __init__(self, stream: OutputStream, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._closed = False
+
+    def write(self, b: bytes) -> int:
+        return self._stream.write(b)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._stream.close()
+        _sync(self._path)
+        _sync(self._path.parent)
+
+    def __enter__(self) -> OutputStream:
+        return self
+
+    def __exit__(self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None) -> None:
+        self.close()
+
+
+class _DurableFile(PyArrowFile):
+    def create(self, overwrite: bool = False) -> OutputStream:
+        return _SyncedStream(super().create(overwrite), Path(self._path))
+
+
+class _KeptStream:
+    """An input stream whose content is cached once it was read in order to its end."""
+
+    def __init__(self, stream: InputStream, key: metadata_cache.Key) -> None:
+        self._stream = stream
+        self._key = key
+        self._parts: list[bytes] | None = []
+        self._left = metadata_cache.SHARED.file_bytes_max
+
+    def read(self, size: int = -1) -> bytes:
+        whole = size < 0
+        data = self._stream.read() if whole else self._stream.read(size)
+        if self._parts is not None:
+            self._parts.append(data)
+            self._left -= len(data)
+            if self._left < 0:
+                self._parts = None
+            elif whole or (not data and size > 0):
+                metadata_cache.SHARED.put(self._key, b"".join(self._parts))
+                self._parts = None
+        return data
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._parts = None
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None) -> None:
+        self.close()
+
+
+class _KeptFile(PyArrowFile):
+    """A metadata file of a bucket, by the cache if that has it."""
+
+    key: metadata_cache.Key
+
+    def __len__(self) -> int:
+        found = metadata_cache.SHARED.get(self.key)
+        return super().__len__() if found is None else len(found)
+
+    def exists(self) -> bool:
+        return metadata_cache.SHARED.get(self.key) is not None or super().exists()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        found = metadata_cache.SHARED.get(self.key)
+        if found is not None:
+            return cast("InputStream", io.BytesIO(found))
+        return cast("InputStream", _KeptStream(super().open(seekable), self.key))
+
+
+class DurableFileIO(PyArrowFileIO):
+    """pyiceberg's own file access, with local files synchronised on close and metadata of buckets cached."""
+
+    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
+        """With the authorities of a certificate, for which pyiceberg has no property; pyarrow takes them where a file system is made."""
+        ca_file = self.properties.get(CA_FILE)
+        if ca_file is None:
+            return super()._initialize_s3_fs(netloc)
+        named = {
+            "access_key": "s3.access-key-id",
+            "secret_key": "s3.secret-access-key",
+            "session_token": "s3.session-token",
+            "region": "s3.region",
+            "endpoint_override": "s3.endpoint",
+        }
+        found: dict[str, Any] = {argument: self.properties.get(name) for argument, name in named.items()}
+        found["tls_ca_file_path"] = ca_file
+        for argument, name in {"connect_timeout": "s3.connect-timeout", "request_timeout": "s3.request-timeout"}.items():
+            if name in self.properties:
+                found[argument] = float(self.properties[name])
+        virtual = self.properties.get("s3.force-virtual-addressing") == "true"
+        return S3FileSystem(force_virtual_addressing=virtual, **found)
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """A file to be read, as pyiceberg's base class makes it, or its cached kind."""
+        plain = super().new_input(location)
+        scheme, _, path = self.parse_location(location, self.properties)
+        if scheme == "file" or not metadata_cache.is_immutable(location):
+            return plain
+        found = _KeptFile(location, path, plain._filesystem, plain._buffer_size)  # noqa: SLF001 - there is no other way to them
+        found.key = self._key(location)
+        return found
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """As pyiceberg's base class."""
+        metadata_cache.SHARED.drop(self._key(location if isinstance(location, str) else location.location))
+        super().delete(location)
+
+    def _key(self, location: str) -> metadata_cache.Key:
+        return str(self.properties.get("s3.endpoint", "")), location
+
+    def new_output(self, location: str) -> PyArrowFile:
+        """A file to be written, as pyiceberg's base class makes it, or its durable kind."""
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        metadata_cache.SHARED.drop(self._key(location))
+        if scheme != "file":
+            return super().new_output(location)
+        return _DurableFile(location=location, path=path, fs=self.fs_by_scheme(scheme, netloc))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,193 @@
+"""Makes a table in a catalog, commits to it, and drops it again: how the catalog makes tables is known before the first of ours is made.
+
+Goes the way of every other table (`IcebergTables`: create, prepare, swap, load), so that what holds for the probe holds for them. Deletes
+the table that it made itself, a namespace that it made itself, and the files below its own prefix; nothing else, ever.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
+
+from archiver.catalog.iceberg.adapter import IcebergTables
+from archiver.catalog.iceberg.check import judged, namespace_is_there
+from archiver.catalog.tables import Identifier, SwapOutcome, TableView, shown
+from archiver.runtime.check_result import Finding, Verdict
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Halt, OutcomeUnknown
+
+COLUMN = "MixedCase"
+_IDS = (11, 12, 21, 22, 23, 24)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a probe needs."""
+
+    tables: IcebergTables
+    namespace: Identifier
+    name: str
+    """Of the table, in mixed case, and of nobody else's."""
+    location: str
+    """Where it is asked to be made, without a slash at the end."""
+    sweep: Callable[[], None]
+    """Deletes what is left at `location`; raises `ArchiverError`."""
+    clock: Clock
+    within_s: float
+    """After so long nothing more is asked; what was made is removed in any case."""
+
+    def run(self) -> Iterator[Finding]:
+        """Every finding; the removal is the last."""
+        until_s = self.clock.monotonic_s() + self.within_s
+        identifier = (*self.namespace, self.name)
+        catalog = self.tables.connected()
+        try:
+            had_namespace = namespace_is_there(catalog, self.namespace)
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises
+            yield Finding("create", judged(error), f"namespace {shown(self.namespace)} cannot be looked at: {error}")
+            return
+        try:
+            yield from self._asked(identifier, until_s)
+        finally:
+            removal = self._removed(catalog, identifier, had_namespace)
+        yield removal
+
+    def _asked(self, identifier: Identifier, until_s: float) -> Iterator[Finding]:
+        try:
+            view = self.tables.create(identifier, self.location, _schema(), "day", {"format-version": "2"})
+        except Halt as error:
+            yield Finding("location", Verdict.WRONG, f"{error}, or set location: catalog")
+            return
+        except ArchiverError as error:
+            verdict = Verdict.UNTOLD if isinstance(error, OutcomeUnknown) else judged(error)
+            yield Finding("create", verdict, str(error))
+            return
+        yield Finding("create", Verdict.FINE, f"{shown(identifier)} was made")
+        yield self._location(view)
+        yield from _as_asked(view)
+        yield self._spelled()
+        for step in (self._committed, self._requirements):
+            if self.clock.monotonic_s() > until_s:
+                yield Finding("requirements", Verdict.UNTOLD, f"not asked: the time ran out after {self.within_s:g} s")
+                return
+            finding = step(identifier)
+            yield finding
+            if finding.verdict is not Verdict.FINE:
+                return
+
+    def _location(self, view: TableView) -> Finding:
+        if view.placed_by_catalog:
+            return Finding("location", Verdict.FINE, f"the catalog puts tables where it wants, this one at {view.location}")
+        return Finding("location", Verdict.FINE, "tables lie where they are asked to, in the data folder")
+
+    def _spelled(self) -> Finding:
+        try:
+            names = [found[-1] for found in self.tables.connected().list_tables(self.namespace)]
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises
+            return Finding("case", Verdict.NOTE, f"whether names of tables keep their case cannot be told: {error}")
+        if self.name in names:
+            return Finding("case", Verdict.FINE, "names of tables keep their case")
+        return Finding("case", Verdict.NOTE, "names of tables do not keep their case: write them in lower case, as engines must, too")
+
+    def _committed(self, identifier: Identifier) -> Finding:
+        """A commit that adds no file: manifests can be written where the table lies, and the catalog points to them."""
+        try:
+            view = self._view(identifier)
+            prepared = self.tables.prepare(view, (), lambda *_: {"archiver.probe": "1"}, {}, False, ())
+            swapped = self.tables.swap(prepared)
+            after = self._view(identifier)
+        except (ArchiverError, OSError) as error:
+            return Finding("metadata", judged(error), f"a commit cannot be prepared or looked at: {error}")
+        if after.snapshot_id != prepared.snapshot_id or after.properties.get("archiver.probe") != "1":
+            return Finding("metadata", Verdict.WRONG, f"a commit did not take effect: {swapped.why or 'the catalog said yes'}")
+        return Finding("metadata", Verdict.FINE, "metadata can be written where tables lie, and a commit took effect")
+
+    def _requirements(self, identifier: Identifier) -> Finding:
+        """Two commits on the same base: one of them must be refused. That is all that keeps a row from being there twice."""
+        try:
+            view = self._view(identifier)
+            first, second = (self.tables.prepare(view, (), lambda *_: {}, {}, False, ()) for _ in range(2))
+            told = self.tables.swap(first), self.tables.swap(second)
+            after = self._view(identifier)
+        except ArchiverError as error:
+            return Finding("requirements", judged(error), f"it cannot be told whether they are held: {error}")
+        if told[1].outcome is SwapOutcome.APPLIED or after.snapshot_id != first.snapshot_id:
+            why = "it took two commits on the same base: rows would be lost or doubled; it must not be used"
+            return Finding("requirements", Verdict.WRONG if told[0].outcome is SwapOutcome.APPLIED else Verdict.UNTOLD, why)
+        return Finding("requirements", Verdict.FINE, "of two commits on the same base it refused the second")
+
+    def _view(self, identifier: Identifier) -> TableView:
+        view = self.tables.load(identifier)
+        if view is None:
+            raise Halt(f"table {shown(identifier)} was made and is not there")
+        return view
+
+    def _removed(self, catalog: Catalog, identifier: Identifier, had_namespace: bool) -> Finding:
+        """Drop what was made, and delete its files."""
+        told: list[str] = []
+        try:
+            location = _dropped(catalog, identifier)
+            if not had_namespace and namespace_is_there(catalog, self.namespace):
+                catalog.drop_namespace(self.namespace)
+            self.sweep()
+        except Exception as error:  # noqa: BLE001 - whatever a driver raises
+            return Finding("removal", Verdict.WRONG, f"{shown(identifier)} may still be there, or its files: {error}; drop it by hand")
+        if location is not None and location.rstrip("/") != self.location:
+            told.append(f"the catalog was asked to remove its files at {location}")
+        return Finding("removal", Verdict.FINE, "; ".join(["the probe was dropped", *told]))
+
+
+def _dropped(catalog: Catalog, identifier: Identifier) -> str | None:
+    """Drop the table with its files, or without if the catalog does not do that; where it lay, None if it never was."""
+    try:
+        location = str(catalog.load_table(identifier).location())
+    except NoSuchTableError:
+        return None
+    try:
+        catalog.purge_table(identifier)
+    except NoSuchTableError:
+        return location
+    except Exception:  # noqa: BLE001 - several catalogs forbid it unless they are told to allow it
+        try:
+            catalog.drop_table(identifier)
+        except NoSuchTableError:
+            return location
+    return location
+
+
+def _as_asked(view: TableView) -> Iterator[Finding]:
+    """Whether columns and their ids, and the table's name, are what was asked for."""
+    document: dict[str, Any] = json.loads(view.schema_json)
+    names = [field["name"] for field in document["fields"]]
+    ids = tuple(sorted(child["id"] for field in document["fields"] for child in field["type"]["fields"]))
+    if ids == _IDS:
+        yield Finding("field ids", Verdict.FINE, "columns keep the field ids that are asked for")
+    else:
+        yield Finding("field ids", Verdict.NOTE, "columns get field ids of the catalog's own; archives are written with those")
+    if COLUMN in names:
+        yield Finding("case", Verdict.FINE, "names of columns keep their case")
+    elif COLUMN.lower() in names:
+        yield Finding(
+            "case", Verdict.NOTE, "names of columns become lower case: two fields of a message that differ in case cannot both be"
+        )
+    else:
+        yield Finding("case", Verdict.WRONG, f"the column {COLUMN} became {', '.join(names)}")
+
+
+def _schema() -> str:
+    """The stream's coordinates and a column in mixed case, with field ids that no catalog would give by itself."""
+
+    def column(number: int, name: str, kind: Any) -> dict[str, Any]:
+        return {"id": number, "name": name, "required": False, "type": kind}
+
+    kafka = ("partition", "int"), ("offset", "long"), ("event_timestamp", "timestamptz"), ("ingest_timestamp", "timestamptz")
+    fields = [
+        column(10, COLUMN, {"type": "struct", "fields": [column(11, "Text", "string"), column(12, "other", "long")]}),
+        column(20, "kafka", {"type": "struct", "fields": [column(21 + at, name, kind) for at, (name, kind) in enumerate(kafka)]}),
+    ]
+    return json.dumps({"type": "struct", "schema-id": 0, "identifier-field-ids": [], "fields": fields})

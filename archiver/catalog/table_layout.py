@@ -1,0 +1,134 @@
+"""How our tables are laid out: partitioning, order, properties, and where the stream's coordinates stand in the schema.
+
+Owns the names of the table properties that the archiver writes. Must never write `commit.retry.*` (other engines obey those as well).
+Partition field: `ingest_day`, `ingest_hour` or `ingest_month` of `kafka.ingest_timestamp`; sort order: `kafka.ingest_timestamp`, then
+`kafka.offset`, ascending, nulls first; format version 2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from archiver.objects.paths import Granularity
+from archiver.runtime.errors import Halt
+from archiver.runtime.ids import TopicId
+
+FORMAT_VERSION = 2
+"""Of the Iceberg tables this version writes to."""
+
+CLUSTER_ID = "archiver.cluster-id"
+TOPIC_ID = "archiver.topic-id"
+TOPIC_NAME = "archiver.topic"
+LAYOUT_VERSION = "archiver.format-version"
+WATERMARKS = "archiver.watermarks"
+COMMIT_ID = "archiver.commit-id"
+VALID_THROUGH = "archiver.valid-through-ts"
+RANGES = "archiver.ranges"
+"""Summary only: what a snapshot added, `partition:base-end` separated by commas, or a count where that would be long."""
+
+REPLAYED = "archiver.replayed"
+"""Summary only: how many archives gave way to ones made anew."""
+
+COMPACTED = "archiver.compacted"
+"""Summary only: how many archives came, each in the place of several small ones."""
+
+RETIRED = "archiver.retired"
+"""Summary only: how many files left the table because retention was over."""
+
+REBUILT = "archiver.rebuilt"
+"""Of a table that `archiver reconcile --rebuild` made: the uuid of the table in whose place it was made, `bucket` where nobody knows it. In
+a summary, how many archives the snapshot brought."""
+
+PARTITION_BY = "archiver.partition-by"
+"""The granularity that we gave the table when it was not, or is no longer, the one it was made with. A default spec of another granularity
+that the configuration does not ask for is somebody else's doing."""
+
+EXPIRED_CHANGES = "archiver.expired-changes"
+"""By how much snapshots of others that our own commits expired had changed the number of rows (`archiver.catalog.external_changes`)."""
+
+SET_BACK = "archiver.set-back"
+"""Summary only: the snapshot says anew how far a table is complete that somebody set back."""
+
+LAYOUT_VERSION_VALUE = "1"
+"""Version of the archiver's own table layout."""
+
+PARTITION_FIELD_ID = 1000
+"""Iceberg's first partition field id."""
+
+_BOUNDED = tuple(f"write.metadata.metrics.column.kafka.{name}" for name in ("partition", "offset", "ingest_timestamp"))
+"""Other engines keep bounds of a table's first hundred columns unless they are told otherwise, and these come behind the message's: without
+them nobody could tell which offsets a compacted file holds."""
+
+SORT_ORDER_ID = 1
+"""Of the order our files are written in."""
+
+PARTITION_NAMES: dict[Granularity, str] = {"day": "ingest_day", "hour": "ingest_hour", "month": "ingest_month"}
+"""Name of the partition field by granularity."""
+
+PARTITION_TYPES: dict[Granularity, str] = {"day": "date", "hour": "int", "month": "int"}
+"""Iceberg type of the partition value by granularity."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFields:
+    """Field ids of the stream's coordinates."""
+
+    partition: int
+    offset: int
+    ingest_timestamp: int
+
+
+def stream_fields(schema_json: str) -> StreamFields:
+    """Where `kafka.partition`, `kafka.offset` and `kafka.ingest_timestamp` stand; raises `Halt` if the schema lacks one."""
+    document: dict[str, Any] = json.loads(schema_json)
+    kafka = next((item for item in document.get("fields", []) if item["name"] == "kafka"), None)
+    found: dict[str, int] = {}
+    if kafka is not None and isinstance(kafka["type"], dict):
+        found = {item["name"]: item["id"] for item in kafka["type"].get("fields", [])}
+    try:
+        return StreamFields(found["partition"], found["offset"], found["ingest_timestamp"])
+    except KeyError as error:
+        raise Halt(f"the table's schema has no column kafka.{error.args[0]}; it is not one of the archiver's") from error
+
+
+def bound_number(bounds: Mapping[int, bytes] | None, field_id: int) -> int | None:
+    """A bound of an int or long column (little-endian in both sizes); None if the file carries none."""
+    data = None if bounds is None else bounds.get(field_id)
+    return None if data is None or len(data) not in {4, 8} else int.from_bytes(data, "little", signed=True)
+
+
+def partition_of(schema_json: str, fields: list[tuple[int, str]]) -> Granularity | None:
+    """The granularity of a partition spec given as (source field id, transform); None if it is not one of ours."""
+    try:
+        source = stream_fields(schema_json).ingest_timestamp
+    except Halt:
+        return None
+    if len(fields) != 1 or fields[0][0] != source:
+        return None
+    for granularity in PARTITION_NAMES:
+        if fields[0][1] == granularity:
+            return granularity
+    return None
+
+
+def table_properties(cluster_id: str, topic_id: TopicId, topic: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Properties of a new table. `gc.enabled=false`: a foreign expiry must not delete what readers of the stream need."""
+    return {
+        **(extra or {}),
+        "format-version": str(FORMAT_VERSION),
+        CLUSTER_ID: cluster_id,
+        TOPIC_ID: topic_id,
+        TOPIC_NAME: topic,
+        LAYOUT_VERSION: LAYOUT_VERSION_VALUE,
+        "gc.enabled": "false",
+        "write.parquet.compression-codec": "zstd",
+        **missing_bounds({}),
+    }
+
+
+def missing_bounds(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a table with these properties must be told so that other engines keep the bounds of the stream's coordinates."""
+    return {name: "full" for name in _BOUNDED if properties.get(name, "none") in {"none", "counts"}}

@@ -1,0 +1,334 @@
+"""The configuration: one file, loaded once, validated whole before anything is opened.
+
+Owns the shape of `archiver.yaml` and every check over several of its groups. Promises that a `Settings` that exists can be used: names
+resolve, paths are absolute, units are seconds and bytes. Never connects anywhere, and never shows a secret in `repr` or in a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from archiver.config.daemon import DaemonSettings, FileSourceSettings, HttpSettings, MetricsSettings, SourceSettings
+from archiver.config.events import ControlTopicSettings, EventSettings
+from archiver.config.groups import CatalogSettings, CleanupSettings, IntakeSettings, LogSettings, SparkSettings, TestingSettings
+from archiver.config.kafka import KafkaSourceSettings
+from archiver.config.metadata import MetadataSettings, SqliteSettings
+from archiver.config.mirroring import mirror_problems
+from archiver.config.registry import CompileSettings, ConfluentSettings, SchemaRegistrySettings
+from archiver.config.storage import DataSettings
+from archiver.config.telemetry import OtlpSettings, TelemetrySettings
+from archiver.config.topics import ArchiveSettings, ProtosSettings, SchemaSettings, TopicArchiveSettings, TopicSettings
+from archiver.config.types import Group, Located, Surroundings
+from archiver.config.yaml_loader import explain, is_known, problems_of, read_document, salvaged
+from archiver.runtime.errors import ConfigInvalid, no_topic
+from archiver.runtime.redaction import hide, secrets_of
+
+__all__ = [
+    "ArchiveSettings",
+    "CatalogSettings",
+    "CleanupSettings",
+    "CompileSettings",
+    "ConfluentSettings",
+    "ControlTopicSettings",
+    "DaemonSettings",
+    "DataSettings",
+    "EventSettings",
+    "FileSourceSettings",
+    "HttpSettings",
+    "IntakeSettings",
+    "KafkaSourceSettings",
+    "LogSettings",
+    "MetadataSettings",
+    "MetricsSettings",
+    "OtlpSettings",
+    "ProtosSettings",
+    "SchemaRegistrySettings",
+    "SchemaSettings",
+    "Settings",
+    "SourceSettings",
+    "SparkSettings",
+    "SqliteSettings",
+    "TelemetrySettings",
+    "TestingSettings",
+    "TopicArchiveSettings",
+    "TopicSettings",
+    "load_settings",
+]
+
+Role = Literal["intake", "archive", "reconcile"]
+Problems = list[tuple[tuple[str | int, ...], str]]
+"""Key paths, and what is wrong there."""
+_G = TypeVar("_G", bound=Group)
+
+
+class Settings(Group):
+    """The whole configuration."""
+
+    cluster: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    """Name of this installation; 1 to 64 of A-Z a-z 0-9 . _ -. A data folder belongs to one cluster and refuses another."""
+    roles: Annotated[tuple[Role, ...], Field(min_length=1)] = ("intake", "archive", "reconcile")
+    """What the daemon does on this machine: `intake` takes in records (port and sources), `archive` makes archives and commits them,
+    `reconcile` cleans and audits. `archiver serve --roles` has the last word."""
+    data: DataSettings
+    """The object store."""
+    metadata: MetadataSettings
+    """The store of the logs."""
+    catalogs: tuple[CatalogSettings, ...] = ()
+    """Iceberg catalogs that topics refer to."""
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
+    """Where schemas come from that are no descriptor sets."""
+    spark: SparkSettings = SparkSettings()
+    """The Spark session."""
+    http: HttpSettings = HttpSettings()
+    """The daemon's port."""
+    metrics: MetricsSettings = MetricsSettings()
+    """What `/metrics` shows."""
+    telemetry: TelemetrySettings = TelemetrySettings()
+    """What is sent to others by itself."""
+    daemon: DaemonSettings = DaemonSettings()
+    """Schedules and patience of `archiver serve`."""
+    log: LogSettings = LogSettings()
+    """The logs."""
+    events: EventSettings = EventSettings()
+    """Control events."""
+    intake: IntakeSettings = IntakeSettings()
+    """The intake writer."""
+    archive: ArchiveSettings = ArchiveSettings()
+    """Archives, for every topic that does not say otherwise."""
+    cleanup: CleanupSettings = CleanupSettings()
+    """Reconciling and cleaning."""
+    sources: tuple[SourceSettings, ...] = ()
+    """Where records come from by themselves."""
+    topics: tuple[TopicSettings, ...] = ()
+    """The topics."""
+    testing: TestingSettings = TestingSettings()
+    """For tests only."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        problems = _Parts.of(self).problems()
+        if problems:
+            raise Located(problems)
+        return self
+
+    def topic(self, name: str) -> TopicSettings | None:
+        """The settings of a topic, or None if the configuration does not have it."""
+        return next((topic for topic in self.topics if topic.name == name), None)
+
+    def catalog(self, name: str) -> CatalogSettings | None:
+        """The settings of a catalog, or None if the configuration does not have it."""
+        return next((catalog for catalog in self.catalogs if catalog.name == name), None)
+
+    def archive_for(self, topic: TopicSettings) -> ArchiveSettings:
+        """The archive settings in force for a topic: the cluster's, with the topic's own triggers in their place."""
+        return self.archive.of(topic)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON Schema of the configuration file, for editors."""
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cls.model_json_schema(mode="validation")}
+
+
+def load_settings(
+    path: Path, environ: Mapping[str, str], schema: Callable[[SchemaSettings, CompileSettings], Problems] = lambda *_: []
+) -> Settings:
+    """Read and validate a configuration file.
+
+    Relative paths in it begin at the file's own folder; `environ` is where `{env: NAME}` looks. `schema` may find more problems of a
+    topic's key or value, relative to its group, with the bounds in force on the compiler. What is secret in it
+    stands in no text that this process puts out from here on. Raises `ConfigInvalid` that names the file and tells
+    every problem with line, key path and what to do.
+    """
+    document, lines = read_document(path)
+    around = Surroundings(folder=_folder_of(path), environ=environ)
+    problems: Problems = []
+    settings: Settings | None = None
+    try:
+        settings = Settings.model_validate(document, context=around)
+        parts = _Parts.of(settings)
+    except ValidationError as error:
+        problems, parts = problems_of(error, Settings), _Parts.valid_in(document, around)
+    taken = {at for at, _ in problems}  # of a value that is wrong by itself nothing more is said
+    problems += [(at, words) for at, words in parts.problems() if at not in taken]
+    bounds = CompileSettings() if settings is None else settings.schema_registry.compile
+    for position, topic in parts.topics:
+        for name, group in (("key", topic.key), ("value", topic.value)):
+            found = [] if group is None or not _is_whole(group) else schema(group, bounds)
+            problems += [(("topics", position, name, *at), words) for at, words in found]
+    if problems or settings is None:
+        # Not chained: the library's error holds the values, and some of them are secret.
+        raise ConfigInvalid(explain(path, problems, lines)) from None
+    hide(secrets_of(settings))
+    return settings
+
+
+def _folder_of(path: Path) -> Path:
+    """The absolute folder of a configuration file, without `..`.
+
+    Links behind the last `..` stay: where `current` is a link to a release, the data folder is the same for every release, and table
+    metadata names it by that path.
+    """
+    folder = path.absolute().parent
+    if ".." not in folder.parts:
+        return folder
+    behind = len(folder.parts) - folder.parts[::-1].index("..")
+    return Path(*folder.parts[:behind]).resolve().joinpath(*folder.parts[behind:])
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What refers to each other in a configuration: the valid ones, each with its position, and every name, valid or not."""
+
+    catalogs: Sequence[tuple[int, CatalogSettings]]
+    topics: Sequence[tuple[int, TopicSettings]]
+    sources: Sequence[tuple[int, SourceSettings]]
+    catalog_names: Sequence[str] | None
+    """None if `catalogs` is no list, so that they are not known; alike `topic_names`."""
+    topic_names: Sequence[str] | None
+    registry: bool
+    """Whether there is a schema registry, valid or not."""
+    sources_known: bool = True
+    """Whether every Kafka source says which topics it mirrors."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> _Parts:
+        """Of settings in which each group is valid by itself."""
+        catalogs, topics = tuple(enumerate(settings.catalogs)), tuple(enumerate(settings.topics))
+        names = [catalog.name for catalog in settings.catalogs], [topic.name for topic in settings.topics]
+        return cls(catalogs, topics, tuple(enumerate(settings.sources)), *names, settings.schema_registry.confluent is not None)
+
+    @classmethod
+    def valid_in(cls, document: Mapping[str, Any], around: Surroundings) -> _Parts:
+        """Of a file that is not valid as a whole: of each entry the fields that are valid, so that a second problem of it is found too."""
+        sources = document.get("sources")
+        found = _salvaged(SourceSettings, sources, around)
+        mirroring = [item for item in (sources if isinstance(sources, list) else []) if not isinstance(item, dict) or "kafka" in item]
+        readable = [source for _, source in found if source.kafka is not None and is_known(source.kafka.topics)]
+        return cls(
+            _salvaged(CatalogSettings, document.get("catalogs"), around),
+            _salvaged(TopicSettings, document.get("topics"), around),
+            found,
+            _names(document.get("catalogs")),
+            _names(document.get("topics")),
+            _has_registry(document.get("schema_registry")),
+            isinstance(sources, list | None) and len(readable) == len(mirroring),
+        )
+
+    def problems(self) -> Problems:
+        """What does not fit together."""
+        return [*_catalog_problems(self), *_topic_problems(self), *_source_problems(self), *_schema_problems(self)]
+
+
+def _salvaged(group: type[_G], items: object, around: Surroundings) -> list[tuple[int, _G]]:
+    found = ((position, salvaged(group, item, around)) for position, item in enumerate(items if isinstance(items, list) else []))
+    return [(position, one) for position, one in found if one is not None]
+
+
+def _is_whole(group: Group) -> bool:
+    """Whether a group is valid by itself; what was salvaged of an entry may lack what it needs."""
+    try:
+        type(group).model_validate(group.model_dump(by_alias=True))
+    except ValidationError:
+        return False
+    return True
+
+
+def _names(items: object) -> list[str] | None:
+    if items is not None and not isinstance(items, list):
+        return None
+    return [str(item["name"]) for item in (items if isinstance(items, list) else []) if isinstance(item, dict) and "name" in item]
+
+
+def _has_registry(group: object) -> bool:
+    return isinstance(group, dict) and group.get("confluent") is not None
+
+
+def _is_missing(name: str | None, names: Sequence[str] | None) -> bool:
+    """Whether a name is none of them; False for a name or for names that are not known."""
+    return name is not None and names is not None and name not in names
+
+
+def _known(names: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(names)) or "none"
+
+
+def _catalog_problems(parts: _Parts) -> Problems:
+    problems: Problems = []
+    seen: dict[str, int] = {}
+    for position, catalog in parts.catalogs:
+        if is_known(catalog.name) and catalog.name in seen:
+            where = ("catalogs", position, "name")
+            problems.append((where, f"the catalog {catalog.name} is defined twice (catalogs[{seen[catalog.name]}]); rename or remove one"))
+        seen.setdefault(catalog.name, position)
+    return problems
+
+
+def _source_problems(parts: _Parts) -> Problems:
+    problems: Problems = [
+        (("sources", position, "files", "topic"), str(no_topic(source.files.topic, parts.topic_names or ())))
+        for position, source in parts.sources
+        if source.files is not None and _is_missing(source.files.topic, parts.topic_names)
+    ]
+    return problems + mirror_problems(
+        [(position, topic) for position, topic in parts.topics if is_known(topic.name)],
+        [(position, source.kafka) for position, source in parts.sources if source.kafka and is_known(source.kafka.topics)],
+        {source.files.topic: position for position, source in parts.sources if source.files is not None},
+        parts.sources_known,
+    )
+
+
+def _topic_problems(parts: _Parts) -> Problems:
+    problems: Problems = []
+    names: dict[str, int] = {}
+    tables: dict[tuple[str, str], str] = {}
+    for position, topic in parts.topics:
+        here = ("topics", position)
+        if is_known(topic.name) and topic.name in names:
+            problems.append(
+                ((*here, "name"), f"the topic {topic.name} is defined twice (topics[{names[topic.name]}]); rename or remove one")
+            )
+        names.setdefault(topic.name, position)
+        catalog, table = topic.archive.catalog, topic.archive.table
+        if _is_missing(catalog, parts.catalog_names):
+            known = _known(parts.catalog_names or ())
+            problems.append(((*here, "archive", "catalog"), f"there is no catalog {catalog!r}; the catalogs are: {known}"))
+        if catalog is None or table is None or not is_known(topic.name):
+            continue
+        # Several catalogs do not distinguish case, so neither may two topics.
+        owner = tables.setdefault((catalog, table.casefold()), topic.name)
+        if owner != topic.name:
+            problems.append(
+                ((*here, "archive", "table"), f"the table {table} in catalog {catalog} belongs to topic {owner}; give each its own")
+            )
+    return problems
+
+
+def _schema_problems(parts: _Parts) -> Problems:
+    """Schemas that need a registry, and topics for records that do not decode."""
+    problems: Problems = []
+    topics = {topic.name: topic for _, topic in parts.topics}
+    for position, topic in parts.topics:
+        for side, schema in (("key", topic.key), ("value", topic.value)):
+            here = ("topics", position, side)
+            if schema is not None and schema.subject is not None and not parts.registry:
+                problems.append(((*here, "subject"), "there is no registry; add schema_registry: {confluent: {url: …}}"))
+            if schema is not None and schema.dlq is not None and (why := _no_dlq(topic, schema.dlq, topics, parts.topic_names)):
+                problems.append(((*here, "dlq"), why))
+    return problems
+
+
+def _no_dlq(topic: TopicSettings, name: str, topics: Mapping[str, TopicSettings], names: Sequence[str] | None) -> str | None:
+    """Why a topic cannot take the records of another that do not decode."""
+    if name == topic.name:
+        return f"{name} is this topic itself; name another one"
+    if _is_missing(name, names):
+        return str(no_topic(name, names or ()))
+    other = topics.get(name)
+    if other is not None and any(side is not None and side.validation != "none" for side in (other.key, other.value)):
+        return f"the topic {name} validates its records itself, so it could refuse them; name one without validate"
+    return None

@@ -1,0 +1,314 @@
+"""Reads the configuration file and turns what is wrong with it into words.
+
+Owns YAML: duplicate keys are refused, `yes`, `no`, `on` and `1:30` are text (as in YAML 1.2), every value remembers its line. Promises that
+every problem is told at once, with line, key path and what to do, and that no value which may be secret is repeated.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import io
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
+
+from archiver.config.types import Group, Located, Surroundings, format_duration, format_size, parse_duration, parse_size
+from archiver.runtime.errors import ConfigInvalid
+from archiver.runtime.redaction import excerpt
+
+GroupT = TypeVar("GroupT", bound=Group)
+KeyPath = tuple[str | int, ...]
+DEPTH_MAX = 32
+"""Deeper nesting is refused; ours is five deep."""
+VALUES_MAX = 200_000
+"""Values that a file may have, each alias counted as what it stands for: few lines of aliases can stand for billions."""
+BYTES_MAX = 16 * 2**20
+"""Bytes that a file may have."""
+SHOWN_MAX = 500
+"""Characters of a value that a message repeats."""
+PROBLEMS_SHOWN = 200
+"""Problems that one message names."""
+_SCALARS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "int", "float", "str"))
+"""The tags of values that are not groups or lists."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's core types instead of the guesses of YAML 1.1."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - the library's own name
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|false|True|False|TRUE|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?$"), list("-+0123456789"))
+
+
+def read_document(path: Path) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The file's keys and values, and the line of each key path; raises `ConfigInvalid`."""
+    text = _text(path)
+    loader: _Loader | None = None
+    lines: dict[KeyPath, int] = {}
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        document = _value(_Reading(loader, path, lines), node, ()) if node is not None else {}
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigInvalid(f"{path}, line {line}: not valid YAML: {error.reason}: character {error.character!r}") from error
+    except RecursionError as error:
+        line = 1 if loader is None else loader.line + 1
+        raise ConfigInvalid(f"{path}, line {line}: nested deeper than {DEPTH_MAX} levels") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+    if not isinstance(document, dict):
+        raise ConfigInvalid(f"{path}, line {lines[()]}: the file must consist of keys and values, not of {_kind(document)}")
+    return document, lines
+
+
+def _text(path: Path) -> str:
+    """The file's text; raises `ConfigInvalid`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
+            raise ConfigInvalid(f"{path} is larger than {BYTES_MAX:,} bytes; name the configuration file with -c FILE or ARCHIVER_CONFIG")
+        return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+    except FileNotFoundError as error:
+        raise ConfigInvalid(f"{path} does not exist; name a configuration file that does (commands: -c FILE or ARCHIVER_CONFIG)") from error
+    except OSError as error:
+        raise ConfigInvalid(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+
+
+@dataclass
+class _Reading:
+    """One reading of a document."""
+
+    loader: _Loader
+    path: Path
+    lines: dict[KeyPath, int]
+    values: int = 0
+    """Values so far; an alias is read again each time."""
+
+
+def _value(reading: _Reading, node: yaml.Node, at: KeyPath) -> Any:
+    line = node.start_mark.line + 1
+    where = f"{reading.path}, line {line}"
+    reading.lines.setdefault(at, line)
+    reading.values += 1
+    if reading.values > VALUES_MAX:
+        raise ConfigInvalid(f"{where}: the file has more than {VALUES_MAX:,} values, each alias counted as what it stands for")
+    if len(at) > DEPTH_MAX:
+        raise ConfigInvalid(f"{where}: nested deeper than {DEPTH_MAX} levels")
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(reading, item, (*at, position)) for position, item in enumerate(node.value)]
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(reading, node, at)
+    if node.tag not in _SCALARS:
+        raise ConfigInvalid(f"{where}: the tag {node.tag[:80]!r} is not known here; write the value without it")
+    _check_text(node.value, where)
+    try:
+        return reading.loader.construct_object(node)
+    except (ValueError, KeyError, IndexError) as error:  # what the library raises for `!!bool x` and `!!int ''`
+        raise ConfigInvalid(
+            f"{where}: the value {excerpt(node.value, SHOWN_MAX)!r} cannot be read ({type(error).__name__}: {error})"
+        ) from error
+
+
+def _mapping(reading: _Reading, node: yaml.MappingNode, at: KeyPath) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = key_node.value
+        key_line = key_node.start_mark.line + 1
+        where = f"{reading.path}, line {key_line}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigInvalid(f"{where}: a key must be a plain word")
+        _check_text(key, where)
+        if key in mapping:
+            before = reading.lines[*at, key]
+            raise ConfigInvalid(f"{where}: the key {key_path((*at, key))} was given before, on line {before}; remove one of them")
+        reading.lines[*at, key] = key_line
+        mapping[key] = _value(reading, value_node, (*at, key))
+    return mapping
+
+
+def _check_text(text: str, where: str) -> None:
+    """Refuse half of a surrogate pair, which only an escape can make: no file, no log and no server takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigInvalid(f"{where}: a text holds half of a surrogate pair; write the character itself") from error
+
+
+def key_path(at: KeyPath) -> str:
+    """A key path as people write it: `topics[0].archive.table`."""
+    text = ""
+    for step in at:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def problems_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[KeyPath, str]]:
+    """What a library's error says, in our words."""
+    problems: list[tuple[KeyPath, str]] = []
+    for item in error.errors(include_url=False):
+        cause = item.get("ctx", {}).get("error")
+        at = tuple(item["loc"])
+        found = cause.problems if isinstance(cause, Located) else [((), _words(item, at, model))]
+        problems.extend(((*at, *below), message) for below, message in found)
+    return problems
+
+
+def salvaged(group: type[GroupT], item: object, around: Surroundings) -> GroupT | None:
+    """The group with the fields of an item that are valid by themselves, for checks across groups; None if it has no fields at all.
+
+    A field that is missing or invalid has its default, or None if it has no default, regardless of its type.
+    """
+    try:
+        return group.model_validate(item, context=around)
+    except ValidationError:
+        if not isinstance(item, Mapping):
+            return None
+    values: dict[str, Any] = {}
+    for name, field in group.model_fields.items():
+        values[name] = None if field.is_required() else field.get_default(call_default_factory=True)
+        given = item.get(field.alias or name)
+        if given is None:
+            continue
+        try:
+            values[name] = _adapter(group, name).validate_python(given, context=around)
+        except ValidationError:
+            inner = _model_in(field.annotation)
+            part: Group | None = salvaged(inner, given, around) if inner is not None and issubclass(inner, Group) else None
+            values[name] = values[name] if part is None else part
+    return cast("GroupT", group.model_construct(**values))
+
+
+def is_known(field: object) -> bool:
+    """Whether a field of a group has a value: see `salvaged`."""
+    return field is not None
+
+
+@functools.cache
+def _adapter(group: type[Group], name: str) -> TypeAdapter[Any]:
+    """Validates one field alone. It takes a millisecond to make, and a file may have thousands of topics."""
+    field = group.model_fields[name]
+    kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    return TypeAdapter(kind)
+
+
+def explain(path: Path, problems: Iterable[tuple[KeyPath, str]], lines: Mapping[KeyPath, int]) -> str:
+    """Every problem of a configuration, one per line, in the order of the file."""
+    told: list[tuple[int, str]] = []
+    for at, message in problems:
+        line = _line(at, lines)
+        told.append((line, f"line {line}: {key_path(at)}: {message}" if at else message))
+    texts = [text for _, text in sorted(told, key=lambda problem: problem[0])]
+    if len(texts) == 1:
+        return f"{path}, {texts[0]}"
+    rest = len(texts) - PROBLEMS_SHOWN
+    more = [f"and {rest} more"] if rest > 0 else []
+    indented = (text.replace("\n", "\n    ") for text in [*texts[:PROBLEMS_SHOWN], *more])  # a compiler's problem has several lines
+    return f"{path} has {len(texts)} problems\n" + "\n".join(f"  {text}" for text in indented)
+
+
+def _line(at: KeyPath, lines: Mapping[KeyPath, int]) -> int:
+    """The line of a key, or of the nearest group around it that is in the file."""
+    while at not in lines and at:
+        at = at[:-1]
+    return lines.get(at, 1)
+
+
+def _words(item: Any, at: KeyPath, model: type[BaseModel]) -> str:
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        return _unknown_key(str(at[-1]), _group_at(model, at[:-1]))
+    if kind == "missing":
+        return "is missing; it has no default"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"must consist of keys and values, not of {_kind(item['input'])}"
+    if kind in ("tuple_type", "list_type"):
+        return f"must be a list, not {_kind(item['input'])}"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    bound = _BOUNDS.get(kind)
+    if bound is not None and (written := _as_written(item["ctx"][bound[0]], at, model)) is not None:
+        return f"{_shown(item['input'])} does not fit: it must be {bound[1]} {written}"
+    return f"{_shown(item['input'])} does not fit: {item['msg'][0].lower()}{item['msg'][1:]}"
+
+
+def _shown(value: object) -> str:
+    return excerpt(repr(value), SHOWN_MAX)
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+"""By the kind of problem: where the bound stands, and how it is said."""
+
+
+def _as_written(bound: float, at: KeyPath, model: type[BaseModel]) -> str | None:
+    """A bound with its unit, as people write it in the file; None if the key is neither a duration nor a size."""
+    group = _group_at(model, at[:-1])
+    declared = None if group is None else group.model_fields.get(str(at[-1]))
+    parsers = set() if declared is None else _parsers((declared.annotation, *declared.metadata))
+    if parse_duration in parsers:
+        return format_duration(bound)
+    return format_size(int(bound)) if parse_size in parsers else None
+
+
+def _parsers(parts: Iterable[Any]) -> set[Any]:
+    """The functions that read the values of an annotation, `Annotated[…] | None` too."""
+    found: set[Any] = set()
+    for part in parts:
+        if isinstance(part, BeforeValidator):
+            found.add(part.func)
+        found |= _parsers((*get_args(part), *getattr(part, "__metadata__", ())))
+    return found
+
+
+def _unknown_key(key: str, group: type[BaseModel] | None) -> str:
+    names = sorted(declared.alias or name for name, declared in group.model_fields.items()) if group is not None else []
+    near = difflib.get_close_matches(key, names, n=1)
+    if near:
+        return f"there is no such key; did you mean {near[0]}?"
+    return f"there is no such key; the keys here are {', '.join(names)}"
+
+
+def _group_at(model: type[BaseModel], at: KeyPath) -> type[BaseModel] | None:
+    """The group of settings that stands at a key path."""
+    group: type[BaseModel] | None = model
+    for step in at:
+        if isinstance(step, int) or group is None:
+            continue
+        declared = group.model_fields.get(step)
+        group = None if declared is None else _model_in(declared.annotation)
+    return group
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The group inside `Group`, `Group | None` or `tuple[Group, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _model_in(argument)) is not None), None)
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return {dict: "keys and values", list: "a list", tuple: "a list", bool: "yes or no", str: "a text"}.get(type(value), "a number")

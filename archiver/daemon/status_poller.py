@@ -1,0 +1,118 @@
+"""What the watch saw of topics, logs and leadership when it last looked: for the status page and the metrics.
+
+Owns the newest of it, the history of lags, and nothing else. Promises that whoever shows it touches no dependency. Must never be read to
+decide anything about data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from archiver.config.settings import Settings
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.leadership import Leadership
+from archiver.log.store import Log
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.status.history import LagHistory
+from archiver.status.lag import Standing, standing
+from archiver.status.metric_registry import LogNumbers, Numbers, SourceNumbers, Watched
+from intake.log.backlog import Backlog
+from intake.log.sequencer import Sequencer
+from reconcile.snapshot.oldest_required import Pin
+
+
+class Looked(Protocol):
+    """What is looked at."""
+
+    settings: Settings
+    intake_log: Log
+    control_log: Log
+
+    @property
+    def leadership(self) -> Leadership:
+        """Who leads."""
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """How far the intake log is in checkpoints."""
+
+    def ledger(self) -> LedgerFold:
+        """The control log, read to its tail."""
+
+    def intake(self) -> Backlog:
+        """The intake log, read to its tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look."""
+
+    standing: Standing | None = None
+    leader: str | None = None
+    """host:pid of whoever has the lease; None: nobody, or not known."""
+    epoch: int | None = None
+    pin: Pin | None = None
+    pin_known: bool = False
+
+
+class Sight:
+    """Looks, and keeps what was seen last. One thread looks; any may read."""
+
+    def __init__(self, numbers: Numbers, history: LagHistory, clock: Clock, owner: str) -> None:
+        self.history = history
+        self._numbers = numbers
+        self._clock = clock
+        self._owner = owner
+        self._seen = Seen()
+
+    @property
+    def seen(self) -> Seen:
+        """The newest look."""
+        return self._seen
+
+    def pinned(self, pin: Pin | None) -> None:
+        """What holds the oldest intake file that is needed, as a cleaning or an audit found; None if none is needed."""
+        self._seen = replace(self._seen, pin=pin, pin_known=True)
+
+    def look(self, at: Looked, stuck: Mapping[str, str], sources: Mapping[str, SourceNumbers]) -> None:
+        """One look. Raises what reading the logs raises; then the one before stands."""
+        ledger = self._ledger(at)  # first, or an archive may seem to reach beyond the intake log
+        intake = at.intake()
+        now_us = self._clock.now_us()
+        told = {topic: excerpt(why, MESSAGE_MAX) for topic, why in stuck.items()}
+        found = standing(
+            intake, ledger, at.settings.topics, now_us, told, archive=at.settings.archive, skew_max_s=at.settings.intake.clock_skew_max
+        )
+        self.history.add(found, self._clock.monotonic_s())
+        leader = at.leadership.holder()
+        before = self._seen
+        self._seen = Seen(found, leader, ledger.epoch, before.pin, before.pin_known)
+        logs = {name: LogNumbers(log.floor(), log.tail()) for name, log in (("intake", at.intake_log), ("control", at.control_log))}
+        self._numbers.watched(
+            Watched(
+                seen_us=now_us,
+                standing=found,
+                logs=logs,
+                checkpoint_index=at.sequencer.checkpoint_index,
+                leader=leader == self._owner,
+                epoch=ledger.epoch,
+                condemned=len(ledger.condemned),
+                pin=before.pin,
+                pin_known=before.pin_known,
+                sources=sources,
+            )
+        )
+
+    def _ledger(self, at: Looked) -> LedgerFold:
+        """The control log; the leadership hears of it, so that it stands down in time whatever its lease says (rule L4)."""
+        try:
+            ledger = at.ledger()
+        except ArchiverError:
+            at.leadership.unheard()
+            raise
+        at.leadership.heard(ledger.epoch)
+        return ledger

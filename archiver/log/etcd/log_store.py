@@ -1,0 +1,319 @@
+"""The log in etcd: for several machines.
+
+Owns what lies below the prefix (`etcd_keys.py`, format 1): `format`, and for each log `floor`, `tail` and one key for each entry. An append
+is one transaction that compares the tail with the index and then puts entry and tail together, so entries are dense whoever else appends,
+and it is durable on most members before it is acknowledged. The answer of a transaction that lost says why, from the same moment.
+
+Whoever sent an append and got no answer knows nothing (`UNKNOWN`). That the quota is used up may be the answer to an append that was
+applied all the same, so then the index is looked at.
+
+Trimming moves the floor first and deletes then, from the oldest on: stopped in between, what is left below the floor is read by nobody and
+goes with the next trim. The other way round the floor would name an entry that is gone, and the index of it would be free.
+
+Every read sees the newest state; older revisions are never asked for, so it does not matter when etcd compacts its history.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from pathlib import Path
+from typing import Final
+
+from archiver.log.etcd.cluster import MESSAGE_BYTES_MAX, AnswerTooLarge, EtcdCluster, NoSpace
+from archiver.log.etcd.keys import Keys, number_text
+from archiver.log.store import Appended, Entry
+from archiver.log.tail_marker import TailWitness
+from archiver.proto import etcd_kv_pb2 as kv
+from archiver.proto import etcd_rpc_pb2 as rpc
+from archiver.runtime.errors import Corrupted, Halt, InvalidInput, OutcomeUnknown, RetryLater, Trimmed
+
+FORMAT: Final = b"1"
+"""What `{prefix}/format` holds."""
+
+PAGE_ENTRIES_MAX: Final = 250
+"""Of one request; what it reads is in etcd's memory at once."""
+TRIM_ENTRIES: Final = 1000
+"""Deleted in one transaction; the members apply it in one go, and others wait meanwhile."""
+_PAGE_BYTES: Final = MESSAGE_BYTES_MAX // 2
+_FLOOR_TRIES_MAX: Final = 100
+"""Against others who trim at the same time; each of them moves the floor on."""
+_INDEX_MAX: Final = 2**63 - 2
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
+
+NO_SPACE: Final = (
+    "etcd has used up its quota and takes no more; let it forget old revisions (etcdctl compact) and give back their space (etcdctl "
+    "defrag), or raise --quota-backend-bytes, then etcdctl alarm disarm. No entry is lost"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+class EtcdLogStore:
+    """All logs below one prefix. Safe to use from several threads, processes and machines.
+
+    `entry_bytes_max` is the size of an entry. How far each log reached is noted beside `beside`, a path of this machine. Raises `Halt` if
+    the prefix holds what is not ours or is of another format, `RetryLater` if no member answers.
+    """
+
+    def __init__(self, cluster: EtcdCluster, keys: Keys, entry_bytes_max: int, beside: Path) -> None:
+        self.cluster = cluster
+        self.keys = keys
+        self.entry_bytes_max = entry_bytes_max
+        self._beside = beside
+        self._logs: list[EtcdLog] = []
+        self._prepare()
+
+    def log(self, name: str) -> EtcdLog:
+        """The log of that name, created if new; a name is lower-case letters, digits and underscores."""
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(f"log name {name!r} must match {_NAME.pattern}")
+        tail, floor = self.keys.tail(name), self.keys.floor(name)
+        make = rpc.TxnRequest(compare=[absent(tail), absent(floor)], success=[put(tail, number_text(0)), put(floor, number_text(0))])
+        found = self._write(rpc.TxnRequest(success=[get(tail), get(floor)]))
+        if not any(values(found)):
+            self._write(make)
+        log = EtcdLog(self, name, TailWitness(self._beside.with_name(f"{self._beside.name}.{name}.tail")))
+        self._logs.append(log)
+        return log
+
+    def close(self) -> None:
+        """Close the connections; the store and its logs cannot be used any more."""
+        for log in self._logs:
+            log.close()
+        self.cluster.close()
+
+    def _prepare(self) -> None:
+        start, end = self.keys.all()
+        some = rpc.RequestOp(request_range=rpc.RangeRequest(key=start, range_end=end, limit=1, keys_only=True))
+        mark, others = values(self._write(rpc.TxnRequest(success=[get(self.keys.format()), some])))
+        if not is_begun(self.cluster.name, self.keys.prefix, mark, others):
+            self._write(rpc.TxnRequest(compare=[absent(self.keys.format())], success=[put(self.keys.format(), FORMAT)]))
+
+    def _write(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
+        """A transaction that is harmless when it is repeated."""
+        try:
+            return self.cluster.ask(request)
+        except NoSpace as error:
+            raise RetryLater(f"{error}: {NO_SPACE}") from error
+
+
+class EtcdLog:
+    """One log; see `archiver.log.store.Log`."""
+
+    def __init__(self, store: EtcdLogStore, name: str, witness: TailWitness) -> None:
+        self.name: str = name
+        self._store = store
+        self._cluster = store.cluster
+        self._keys = store.keys
+        self._floor, self._tail = store.keys.floor(name), store.keys.tail(name)
+        self._witness = witness
+        self._witness_lock = threading.Lock()
+        self._checked = False
+        self._page = self._page_at_most(store.entry_bytes_max)
+
+    def append(self, index: int, data: bytes) -> Appended:
+        """As the Protocol says. `UNKNOWN` whenever it was sent and no member said what became of it."""
+        limit = self._store.entry_bytes_max
+        if len(data) > limit:
+            raise InvalidInput(f"an entry of {len(data)} bytes for log {self.name} is over log.entry_bytes_max ({limit})")
+        if not 0 <= index <= _INDEX_MAX:
+            raise InvalidInput(f"{index} is no index of log {self.name}")
+        self._check_witness()
+        entry = self._keys.entry(self.name, index)
+        request = rpc.TxnRequest(
+            compare=[equal(self._tail, number_text(index)), absent(entry)],
+            success=[put(entry, data), put(self._tail, number_text(index + 1))],
+            failure=[get(self._floor), get(self._tail), get(entry)],
+        )
+        try:
+            answer = self._cluster.change(request)
+        except OutcomeUnknown as error:
+            _logger.warning("log %s: the append at %d has an unknown outcome: %s", self.name, index, error)
+            return Appended.UNKNOWN
+        except NoSpace as error:
+            return self._without_space(index, data, error)
+        outcome = Appended.OK if answer.succeeded else self._lost(index, data, answer)
+        if outcome is Appended.OK:
+            with self._witness_lock:
+                self._witness.note(index + 1)
+        return outcome
+
+    def _without_space(self, index: int, data: bytes, error: NoSpace) -> Appended:
+        """A member applies the request that uses the quota up, and then answers that there is no space: so the index is looked at."""
+        try:
+            found = self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail), get(self._keys.entry(self.name, index))]))
+        except RetryLater:
+            return Appended.UNKNOWN
+        floor, tail = self._bounds_in(found)
+        if floor <= index == tail and not values(found)[2]:
+            raise RetryLater(f"log {self.name}: nothing was appended: {error}; {NO_SPACE}") from error
+        return self._lost(index, data, found)
+
+    def _lost(self, index: int, data: bytes, answer: rpc.TxnResponse) -> Appended:
+        """What an append that was not applied met."""
+        floor, tail = self._bounds_in(answer)
+        if index < floor:
+            raise Trimmed(f"log {self.name} was trimmed below {floor}; index {index} is gone and cannot be appended")
+        if index > tail:
+            raise Halt(f"log {self.name} ends at {tail}; an entry at {index} would leave a hole")
+        there = values(answer)[2]
+        if not there or index == tail:
+            raise Corrupted(
+                f"log {self.name} says that it reaches from {floor} to {tail}, but entry {index} is {'there' if there else 'not there'}; "
+                f"somebody else has written below {self._keys.prefix}"
+            )
+        return Appended.OK if there[0].value == data else Appended.TAKEN
+
+    def read(self, start: int, limit: int = 1000) -> list[Entry]:
+        """As the Protocol says; fewer than `limit` only at the tail. `Halt` beyond the tail: the log is older than its reader.
+
+        Read in pages: a trim meanwhile makes it `Trimmed`.
+        """
+        if start < 0 or limit < 1:
+            raise InvalidInput(f"cannot read {limit} entries from {start} of log {self.name}")
+        entries: list[Entry] = []
+        while len(entries) < limit:
+            asked = min(self._page, limit - len(entries))
+            page, tail = self._read_page(start + len(entries), asked)
+            entries += page
+            if start + len(entries) >= tail:
+                break
+        return entries
+
+    def tail(self) -> int:
+        """The index the next entry will get."""
+        return self._bounds()[1]
+
+    def floor(self) -> int:
+        """The lowest index that can still be read."""
+        return self._bounds()[0]
+
+    def trim(self, below: int) -> None:
+        """As the Protocol says; `InvalidInput`, and nothing is trimmed, if `below` is past the tail. Repeating it is harmless, and ends
+        what another trim began. `OutcomeUnknown` if no member answers: entries may be gone already.
+        """
+        floor, tail = self._bounds()
+        if below > tail:
+            raise InvalidInput(f"cannot trim log {self.name} below {below}: it ends at {tail}; nothing was trimmed")
+        for _ in range(_FLOOR_TRIES_MAX):
+            if below <= floor:
+                self._forget(floor)
+                return
+            move = rpc.TxnRequest(compare=[equal(self._floor, number_text(floor))], success=[put(self._floor, number_text(below))])
+            self._repeat(move)
+            floor, _ = self._bounds()
+        raise RetryLater(f"log {self.name} is not trimmed: others moved its floor {_FLOOR_TRIES_MAX} times; try again")
+
+    def close(self) -> None:
+        """Let go of the witness; the connections are the store's."""
+        with self._witness_lock:
+            self._witness.close()
+
+    def _check_witness(self) -> None:
+        """Once: what this machine knows of the log cannot grow without us."""
+        if self._checked:
+            return
+        tail = self.tail()
+        with self._witness_lock:
+            self._witness.check(tail)
+        self._checked = True
+
+    def _read_page(self, start: int, count: int) -> tuple[list[Entry], int]:
+        """So many entries from `start` on, fewer at the tail or if they are large; and where the tail was."""
+        while True:
+            first, end = self._keys.entry(self.name, start), self._keys.entry(self.name, start + count)
+            entries = rpc.RequestOp(request_range=rpc.RangeRequest(key=first, range_end=end))
+            try:
+                found = self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail), entries]))
+                break
+            except AnswerTooLarge as error:
+                if count == 1:
+                    raise Corrupted(f"entry {start} of log {self.name} does not fit into a message: {error}") from error
+                self._page = count = count // 2
+        floor, tail = self._bounds_in(found)
+        if start < floor:
+            raise Trimmed(f"log {self.name} was trimmed below {floor}; it cannot be read from {start}")
+        if start > tail:
+            raise Halt(f"log {self.name} ends at {tail} but its reader is at {start}; was an older copy of etcd's data put in place?")
+        there = values(found)[2]
+        for expected in range(start, min(start + count, tail)):
+            if expected - start >= len(there) or there[expected - start].key != self._keys.entry(self.name, expected):
+                raise Corrupted(f"log {self.name} has no entry {expected} although it reaches from {floor} to {tail}")
+        if there:
+            self._page = min(self._page_at_most(max(len(entry.value) for entry in there)), 4 * self._page)
+        return [Entry(index, entry.value) for index, entry in enumerate(there, start)], tail
+
+    def _page_at_most(self, entry_bytes: int) -> int:
+        """How many entries of that size are asked for at once."""
+        return max(1, min(PAGE_ENTRIES_MAX, _PAGE_BYTES // max(1, entry_bytes)))
+
+    def _forget(self, below: int) -> None:
+        """Delete the entries below that index, from the oldest on, so that what is left is always without a hole."""
+        first, end = self._keys.entry(self.name, 0), self._keys.entry(self.name, below)
+        while True:
+            look = rpc.RangeRequest(key=first, range_end=end, limit=TRIM_ENTRIES, keys_only=True)
+            found = values(self._repeat(rpc.TxnRequest(success=[rpc.RequestOp(request_range=look)])))[0]
+            if not found:
+                return
+            gone = rpc.DeleteRangeRequest(key=first, range_end=found[-1].key + b"\0")
+            self._repeat(rpc.TxnRequest(success=[rpc.RequestOp(request_delete_range=gone)]))
+
+    def _repeat(self, request: rpc.TxnRequest) -> rpc.TxnResponse:
+        """A step of a trim."""
+        try:
+            return self._cluster.ask(request)
+        except NoSpace as error:
+            raise RetryLater(f"log {self.name} is not trimmed: {error}; {NO_SPACE}") from error
+        except RetryLater as error:
+            raise OutcomeUnknown(f"log {self.name} may be trimmed in part, trimming it again is harmless: {error}") from error
+
+    def _bounds(self) -> tuple[int, int]:
+        return self._bounds_in(self._cluster.ask(rpc.TxnRequest(success=[get(self._floor), get(self._tail)])))
+
+    def _bounds_in(self, answer: rpc.TxnResponse) -> tuple[int, int]:
+        """Floor and tail, which are the first two answers."""
+        floor, tail = values(answer)[:2]
+        if not floor or not tail:
+            raise Corrupted(f"log {self.name} has vanished from {self._cluster.name} below {self._keys.prefix}")
+        return int(floor[0].value), int(tail[0].value)
+
+
+def is_begun(cluster: str, prefix: str, mark: list[kv.KeyValue], others: list[kv.KeyValue]) -> bool:
+    """Whether the prefix is ours, by its `format` key (`mark`); False if nothing is below it. Raises `Halt` for anything else."""
+    if not mark and others:
+        raise Halt(
+            f"{cluster} holds keys below {prefix} that are not the archiver's ({others[0].key!r}); give metadata.etcd.prefix one of its own"
+        )
+    if mark and mark[0].value != FORMAT:
+        raise Halt(
+            f"{cluster} has format {mark[0].value.decode(errors='replace')} below {prefix}, this version reads format {FORMAT.decode()}; "
+            "use the archiver version that wrote it"
+        )
+    return bool(mark)
+
+
+def get(key: bytes) -> rpc.RequestOp:
+    """Read one key."""
+    return rpc.RequestOp(request_range=rpc.RangeRequest(key=key))
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> rpc.RequestOp:
+    """Write one key."""
+    return rpc.RequestOp(request_put=rpc.PutRequest(key=key, value=value, lease=lease))
+
+
+def absent(key: bytes) -> rpc.Compare:
+    """That there is no such key."""
+    return rpc.Compare(key=key, target=rpc.Compare.CREATE, result=rpc.Compare.EQUAL, create_revision=0)
+
+
+def equal(key: bytes, value: bytes) -> rpc.Compare:
+    """That the key is there with that value."""
+    return rpc.Compare(key=key, target=rpc.Compare.VALUE, result=rpc.Compare.EQUAL, value=value)
+
+
+def values(answer: rpc.TxnResponse) -> list[list[kv.KeyValue]]:
+    """What each request of a transaction has found."""
+    return [list(response.response_range.kvs) for response in answer.responses]

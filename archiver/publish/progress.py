@@ -1,0 +1,143 @@
+"""How far each partition of a topic is, and what holds it back: a pure view over both logs, for people and for the planner.
+
+Where a shelf is damaged or gone, what stood in it cannot be summed up; everything else is known all the same, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from archiver.ledger.fold import LedgerFold
+from archiver.runtime.errors import Halt, InvalidInput
+from archiver.runtime.ids import TopicId, TopicPartition
+from archiver.runtime.rfc3339 import format_time
+from intake.log.backlog import Backlog, BacklogSummary
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The oldest open transaction of a partition: nothing from its first record on is archived, or read as committed."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    since_us: int
+    """Accept time of its first batch."""
+    deadline_us: int
+    """From this time on it is aborted by whoever archives."""
+    waiting: int
+    """Offsets that wait: from the stable offset to the end of the partition, other producers' records among them."""
+
+    def described(self, now_us: int) -> str:
+        """For people: whose it is, and since when."""
+        age_s = max(0.0, (now_us - self.since_us) / 1e6)
+        return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.epoch}, open for {age_s:,.0f} s)"
+
+    def to_json(self) -> dict[str, object]:
+        """As it stands in documents."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "epoch": self.epoch,
+            "since": format_time(self.since_us),
+            "deadline": format_time(self.deadline_us),
+            "waiting": self.waiting,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPosition:
+    """Offsets of one topic partition at every stage; each is exclusive: the first offset that has not got there."""
+
+    partition: int
+    start: int
+    """First offset that retention has left."""
+    watermark: int
+    """The table (or, for kind parquet, the archives) is complete up to here."""
+    written: int
+    """Archives are in the ledger up to here; not below the watermark."""
+    stable: int
+    """Nothing at or beyond this may be archived."""
+    next: int
+    """The offset the next record will get."""
+    backlog_rows: int | None
+    """Stable records that no archive holds yet; None if that cannot be told."""
+    backlog_bytes: int | None
+    """Their raw bytes."""
+    held: HeldBack | None
+    """What keeps `stable` below `next`; None if nothing does."""
+    trouble: str | None = None
+    """Why the backlog cannot be told, and with that not archived either: a shelf that holds some of it is damaged or gone."""
+
+
+def positions(intake: Backlog, ledger: LedgerFold, topic_id: TopicId) -> list[PartitionPosition]:
+    """One position per partition, in order; none of a topic that was deleted meanwhile.
+
+    A damaged shelf is the `trouble` of those with a backlog in it, never an error.
+    """
+    topic = intake.topics_by_id.get(topic_id)
+    if topic is None:
+        return []
+    found: list[PartitionPosition] = []
+    for partition in range(topic.partitions):
+        tp = (topic_id, partition)
+        written = ledger.topic(topic_id).planned_to(partition)
+        waiting, trouble = _backlog(intake, tp, written)
+        found.append(
+            PartitionPosition(
+                partition=partition,
+                start=ledger.topic(topic_id).start(partition),
+                watermark=ledger.topic(topic_id).watermark(partition),
+                written=written,
+                stable=intake.stable_offset(tp),
+                next=intake.next_offset(tp),
+                backlog_rows=None if waiting is None else waiting.rows,
+                backlog_bytes=None if waiting is None else waiting.bytes,
+                held=held_back(intake, tp),
+                trouble=trouble,
+            )
+        )
+    return found
+
+
+def _backlog(intake: Backlog, tp: TopicPartition, start: int) -> tuple[BacklogSummary | None, str | None]:
+    """What is stable and beyond `start`, or why that cannot be told."""
+    try:
+        return intake.summary(tp, start), None
+    except (Halt, InvalidInput) as error:
+        return None, str(error)
+
+
+def whole_backlog(found: Sequence[PartitionPosition]) -> tuple[int | None, int | None]:
+    """Rows and bytes of all these partitions; None if they cannot be told of one."""
+    rows = [item.backlog_rows for item in found if item.backlog_rows is not None]
+    sizes = [item.backlog_bytes for item in found if item.backlog_bytes is not None]
+    return (sum(rows), sum(sizes)) if len(rows) == len(sizes) == len(found) else (None, None)
+
+
+def troubles(topic: str, found: Iterable[PartitionPosition]) -> list[str]:
+    """For people: of which partitions the backlog cannot be told, and why. One line per reason."""
+    partitions: dict[str, list[int]] = {}
+    for item in found:
+        if item.trouble is not None:
+            partitions.setdefault(item.trouble, []).append(item.partition)
+    return [
+        f"topic {topic} partition{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: the backlog cannot be told: {why}"
+        for why, numbers in partitions.items()
+    ]
+
+
+def held_back(intake: Backlog, tp: TopicPartition) -> HeldBack | None:
+    """What holds a partition back; None if everything in it is decided."""
+    blocking = intake.blocking(tp)
+    if blocking is None:
+        return None
+    return HeldBack(
+        transactional_id=blocking.transactional_id,
+        producer_id=blocking.producer_id,
+        epoch=blocking.epoch,
+        since_us=blocking.started_us,
+        deadline_us=blocking.deadline_us,
+        waiting=intake.next_offset(tp) - intake.stable_offset(tp),
+    )

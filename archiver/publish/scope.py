@@ -1,0 +1,41 @@
+"""What part of the topics a command or a request is about, as people write it, and whether there is such a part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from archiver.config.settings import TopicSettings
+from archiver.runtime.errors import InvalidInput, no_partition, no_topic
+
+Scope = tuple[str, frozenset[int] | None]
+"""A topic's name and some of its partitions (None: all)."""
+
+_PARTITION = re.compile(r"[0-9]{1,6}")
+
+
+def parse_scope(text: str) -> Scope:
+    """`TOPIC`, `TOPIC:3` or `TOPIC:0-3`; raises `InvalidInput`."""
+    name, colon, span = text.partition(":")
+    if not colon:
+        return name, None
+    low, dash, high = span.partition("-")
+    if not _PARTITION.fullmatch(low) or (dash and not _PARTITION.fullmatch(high)):
+        raise InvalidInput(f"--topic {text}: after the colon stands a partition (3) or a span of partitions (0-3)")
+    last = int(high or low)
+    if last < int(low):
+        raise InvalidInput(f"--topic {text}: the span of partitions ends before it begins")
+    return name, frozenset(range(int(low), last + 1))
+
+
+def check_scope(scope: Scope | None, topics: Sequence[TopicSettings]) -> None:
+    """Raise `NotFound` unless the configured `topics` have the topic and the partitions that are named."""
+    if scope is None:
+        return
+    name, partitions = scope
+    settings = next((topic for topic in topics if topic.name == name), None)
+    if settings is None:
+        raise no_topic(name, (topic.name for topic in topics))
+    beyond = sorted(partition for partition in partitions or () if not settings.mirrored and partition >= settings.partitions)
+    if beyond:
+        raise no_partition(name, beyond[0], settings.partitions)

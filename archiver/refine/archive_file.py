@@ -1,0 +1,273 @@
+"""One archive: a Parquet file in the making, and its way into the object store.
+
+Owns how an archive's bytes are laid out (row groups, encodings, statistics, footer keys) and what happens when its key is taken. Promises
+that a stored archive is complete, that an existing object is never replaced, and that an object met under our key is adopted only if its
+footer says that it holds the same records. Must never upload a file that is not closed.
+
+Footer keys, all text: `archiver.version` (of this form: 1), `archiver.cluster_id`, `archiver.topic`, `archiver.topic_id`,
+`archiver.partition`, `archiver.base`, `archiver.end` (exclusive), `archiver.gaps` (JSON, `[[base, end], …]`), `archiver.epoch`,
+`archiver.schema` (version of the topic's schema), `archiver.records_digest` (hex), `archiver.footer_sha256` (`archiver.stream.seal`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.objects.store import ObjectStore
+from archiver.refine.column_stats import Columns
+from archiver.refine.encodings import DICTIONARY_BYTES_MAX, Encodings, SharedEncodings
+from archiver.refine.float_stats import FloatColumn, FloatCounts
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError, Corrupted, KeyExists, NotFound, OutcomeUnknown, RetryLater
+from archiver.stream.seal import SEAL_KEY, UNSEALED, check_seal, seal
+
+FORMAT_VERSION = "1"
+_PREFIX = "archiver."
+_IDENTITY = ("cluster_id", "topic_id", "partition", "base", "end", "records_digest")
+"""What must agree before an object under our key counts as ours: the records are a function of the log, the columns also of the schema."""
+
+_HASH_CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The `archiver.*` keys of an archive, typed."""
+
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    base: int
+    end: int
+    gaps: tuple[tuple[int, int], ...]
+    epoch: int
+    schema: int
+    records_digest: bytes
+
+    def values(self) -> dict[str, str]:
+        """As key-value pairs of a Parquet footer that is still to be sealed."""
+        texts = {
+            "version": FORMAT_VERSION,
+            "cluster_id": self.cluster_id,
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "partition": str(self.partition),
+            "base": str(self.base),
+            "end": str(self.end),
+            "gaps": json.dumps([list(gap) for gap in self.gaps]),
+            "epoch": str(self.epoch),
+            "schema": str(self.schema),
+            "records_digest": self.records_digest.hex(),
+            SEAL_KEY: UNSEALED,
+        }
+        return {_PREFIX + name: text for name, text in texts.items()}
+
+
+def footer_values(metadata: pq.FileMetaData) -> dict[str, str]:
+    """The `archiver.*` keys of any Parquet file, without the prefix; empty if it has none."""
+    pairs: Mapping[bytes, bytes] = metadata.metadata or {}
+    texts = {name.decode("utf-8", "replace"): text.decode("utf-8", "replace") for name, text in pairs.items()}
+    return {name.removeprefix(_PREFIX): text for name, text in texts.items() if name.startswith(_PREFIX)}
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledArchive:
+    """A complete archive in a local file."""
+
+    path: Path
+    size: int
+    sha256: bytes
+    metadata: pq.FileMetaData
+    footer: Footer
+    floats: Mapping[int, FloatColumn] = field(default_factory=dict)
+    """Statistics of floating-point columns by field id, which the footer does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArchive:
+    """A complete archive in the object store, ours or one met there with the same records."""
+
+    key: str
+    size: int
+    sha256: bytes
+    metadata: pq.FileMetaData
+    schema_version: int
+    adopted: bool
+    floats: Mapping[int, FloatColumn] = field(default_factory=dict)
+    """As in `SpooledArchive`; empty if adopted, because its values were not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Another object stands under our key; the partition must not go on."""
+
+    why: str
+
+
+class ArchiveWriter:
+    """Collects columns, writes row groups into a spool file. Not safe for several threads; `discard` or `finish` ends it."""
+
+    def __init__(self, spool_dir: Path, columns: Columns, encodings: SharedEncodings, zstd_level: int) -> None:
+        """Open a spool file in `spool_dir`; raises `RetryLater` if that is impossible now. `encodings`: of archives of these columns."""
+        self._columns = columns
+        self._encodings = encodings
+        self._zstd_level = zstd_level
+        self._floats = FloatCounts((leaf.field_id, leaf.place) for leaf in columns.measured if leaf.floating)
+        self._pending: list[pa.RecordBatch] = []
+        self.pending_rows = 0
+        self.pending_bytes = 0
+        """Size in memory of the columns that wait for their row group."""
+        with _spooling("open"):
+            handle, name = tempfile.mkstemp(prefix="archive-", suffix=".parquet", dir=spool_dir)
+        os.close(handle)
+        self._path = Path(name)
+        self._opened: pq.ParquetWriter | None = None
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Take columns for the current row group."""
+        self._pending.append(batch)
+        self.pending_rows += batch.num_rows
+        self.pending_bytes += batch.nbytes
+
+    def close_row_group(self) -> None:
+        """Write what is pending as one row group; nothing if nothing is."""
+        if not self._pending:
+            return
+        with _spooling("write to"):
+            writer = self._writer()
+            table = pa.Table.from_batches(self._pending, schema=self._columns.schema)
+            writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._floats.add(table)
+        self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
+
+    def _writer(self) -> pq.ParquetWriter:
+        """Opened with the first row group, from whose rows the encodings are chosen."""
+        if self._opened is None:
+            self._opened = _open_writer(
+                self._path, self._columns, self._zstd_level, self._encodings.of(self._columns.leaves, self._pending)
+            )
+        return self._opened
+
+    def finish(self, footer: Footer) -> SpooledArchive:
+        """Close the file; the caller publishes it, or removes it."""
+        self.close_row_group()
+        with _spooling("close"):
+            writer = self._writer()
+            writer.add_key_value_metadata(footer.values())
+            writer.close()
+            with self._path.open("r+b") as file:
+                seal(file)
+                file.seek(0)
+                sha256 = hashlib.file_digest(file, "sha256").digest()
+            # Read back what was written: the footer that readers will see, not the one we believe in.
+            metadata = pq.read_metadata(self._path)
+            return SpooledArchive(self._path, self._path.stat().st_size, sha256, metadata, footer, self._floats.columns())
+
+    def discard(self) -> None:
+        """Close and remove the spool file, whatever state it is in."""
+        self._pending, self.pending_rows, self.pending_bytes = [], 0, 0
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._opened is not None:
+                self._opened.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+class _Spooling(contextlib.AbstractContextManager[None]):
+    """Turns the operating system's errors on the spool file into `RetryLater`: no space now may be space later."""
+
+    def __init__(self, doing: str) -> None:
+        self._doing = doing
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, ArchiverError):
+            raise RetryLater(f"cannot {self._doing} a spool file ({error}); make room there, the next run tries again") from error
+
+
+def _spooling(doing: str) -> _Spooling:
+    return _Spooling(doing)
+
+
+def _open_writer(path: Path, columns: Columns, zstd_level: int, encodings: Encodings) -> pq.ParquetWriter:
+    order = {leaf.path: position for position, leaf in enumerate(columns.leaves)}
+    return pq.ParquetWriter(
+        path,
+        columns.schema,
+        version="2.6",
+        compression="zstd",
+        compression_level=zstd_level,
+        use_dictionary=encodings.dictionary,  # type: ignore[arg-type]  # the stubs know no list of columns
+        dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
+        column_encoding=encodings.others,
+        # pyarrow writes minima and maxima that leave NaN out, and decides once for the whole file (see `floats`).
+        write_statistics=[leaf.path for leaf in columns.measured if not leaf.floating],
+        write_page_checksum=True,
+        store_schema=False,
+        sorting_columns=[pq.SortingColumn(order[path]) for path in ("kafka.ingest_timestamp", "kafka.offset") if path in order],
+    )
+
+
+def publish(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
+    """Upload under `key`, or adopt the object that stands there with the same records.
+
+    Raises `RetryLater` if nothing is stored for sure, or if nobody can tell yet: the next try meets what was stored. The spool file is
+    consumed in any case.
+    """
+    try:
+        failpoints.reach("archive.upload.before")
+        objects.create_from_file(key, spooled.path)
+        failpoints.reach("archive.upload.after")
+    except KeyExists:
+        return _adopt(objects, key, spooled)
+    except OutcomeUnknown as error:
+        if objects.info(key) is None:
+            raise RetryLater(f"the upload of {key} was left without an answer and is not to be seen; the next run tries again") from error
+        return _adopt(objects, key, spooled)
+    finally:
+        with contextlib.suppress(OSError):
+            spooled.path.unlink(missing_ok=True)
+    return StoredArchive(key, spooled.size, spooled.sha256, spooled.metadata, spooled.footer.schema, adopted=False, floats=spooled.floats)
+
+
+def _adopt(objects: ObjectStore, key: str, spooled: SpooledArchive) -> StoredArchive | Conflict:
+    """Take the object under our key for ours if its footer names the same records."""
+    try:
+        with objects.open_input(key) as source:
+            size, sha256 = _hash_all(source)
+            check_seal(source, key)
+            source.seek(0)
+            metadata = pq.read_metadata(source)
+    except NotFound as error:
+        raise RetryLater(f"{key} was there and is gone; the next run tries again") from error
+    except (Corrupted, pa.ArrowInvalid) as error:
+        return Conflict(f"{key} exists and is no whole archive ({error}); move it away, then archive again")
+    theirs, ours = footer_values(metadata), {name.removeprefix(_PREFIX): text for name, text in spooled.footer.values().items()}
+    for name in _IDENTITY:
+        if theirs.get(name) != ours[name]:
+            return Conflict(
+                f"{key} exists with {_PREFIX}{name} {theirs.get(name)!r}, ours is {ours[name]!r}; find out who wrote it and move it away"
+            )
+    if metadata.num_rows != spooled.metadata.num_rows or not theirs.get("schema", "").isdigit():
+        return Conflict(
+            f"{key} exists with {metadata.num_rows} rows, ours has {spooled.metadata.num_rows}; find out who wrote it and move it away"
+        )
+    return StoredArchive(key, size, sha256, metadata, int(theirs["schema"]), adopted=True)
+
+
+def _hash_all(source: pa.NativeFile) -> tuple[int, bytes]:
+    """Size and SHA-256 of the whole object, in bounded memory."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := source.read(_HASH_CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+    return size, digest.digest()

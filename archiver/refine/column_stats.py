@@ -1,0 +1,229 @@
+"""Column statistics of a Parquet file in the form of Iceberg's manifests, read from the footer.
+
+Pure but for reading a footer's values. Owns the translation of Parquet statistics to Iceberg bounds: single-value binary form, strings and
+bytes truncated to 16 as Iceberg does by default. A lower bound is never above and an upper bound never below a value of the file: where the
+footer does not prove that, the bound is left out. A footer proves nothing about floating-point columns, because its statistics leave NaN
+out: their bounds come from the writer (`archiver.refine.float_stats`), or there are none.
+
+Columns are named by the field ids of the schema that the file was written with, and a footer must have just these columns: so a file met in
+the store (written under an older schema) is described by its own.
+"""
+
+from __future__ import annotations
+
+import decimal
+import struct
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.refine.float_stats import FloatColumn
+from archiver.runtime.errors import Corrupted
+
+TRUNCATE_LENGTH = 16
+"""Characters of a string, bytes of a binary: Iceberg's default `truncate(16)`."""
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One physical column of a Parquet file."""
+
+    path: str
+    """As in the Parquet schema: `headers.list.element.key`."""
+    field_id: int
+    type: pa.DataType
+    repeated: bool
+    """Inside a list or a map."""
+    place: tuple[int, ...] = ()
+    """Position of the top-level column, then of the field at each level of structs; empty inside a list or a map."""
+
+    @property
+    def floating(self) -> bool:
+        """Whether a value can be NaN."""
+        return pa.types.is_floating(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """Per field id, summed over the row groups; `lower` and `upper` only where they are sure."""
+
+    column_sizes: dict[int, int]
+    value_counts: dict[int, int]
+    null_value_counts: dict[int, int]
+    lower_bounds: dict[int, bytes]
+    upper_bounds: dict[int, bytes]
+    split_offsets: tuple[int, ...]
+    record_count: int
+    nan_value_counts: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of files of one schema. Made once for many files: to walk a schema takes as long as to write a small column."""
+
+    schema: pa.Schema
+    leaves: tuple[Leaf, ...]
+    bounded: frozenset[int]
+    """Field ids of the leaves that have bounds in a table's metadata, and statistics in a file, if no list or map is around them."""
+
+    @classmethod
+    def of(cls, schema: pa.Schema, bounded: Set[int] | None = None) -> Columns:
+        """Those of a schema; bounded are all if none are named. Raises `Corrupted` as `leaves`."""
+        found = tuple(leaves(schema))
+        return cls(schema, found, frozenset(leaf.field_id for leaf in found) if bounded is None else frozenset(bounded))
+
+    @property
+    def measured(self) -> tuple[Leaf, ...]:
+        """The leaves whose minimum and maximum are kept, in a file or in the table's metadata."""
+        return tuple(leaf for leaf in self.leaves if leaf.field_id in self.bounded and not leaf.repeated)
+
+
+def leaves(schema: pa.Schema) -> list[Leaf]:
+    """The physical columns of a schema with field ids, in file order; raises `Corrupted` if one has no field id."""
+    return [leaf for index, column in enumerate(schema) for leaf in _leaves_of(column, "", (index,), repeated=False)]
+
+
+def _leaves_of(column: pa.Field[Any], parent: str, place: tuple[int, ...], *, repeated: bool, name: str | None = None) -> Iterator[Leaf]:
+    path = f"{parent}{column.name if name is None else name}"
+    kind: Any = column.type
+    if pa.types.is_struct(kind):
+        for index in range(kind.num_fields):
+            yield from _leaves_of(kind.field(index), f"{path}.", (*place, index), repeated=repeated)
+    elif pa.types.is_map(kind):
+        yield from _leaves_of(kind.key_field, f"{path}.key_value.", place, repeated=True, name="key")
+        yield from _leaves_of(kind.item_field, f"{path}.key_value.", place, repeated=True, name="value")
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _leaves_of(kind.value_field, f"{path}.list.", place, repeated=True, name="element")
+    else:
+        metadata = column.metadata or {}
+        if _FIELD_ID not in metadata:
+            raise Corrupted(f"column {path} has no field id; the file was not written by this archiver")
+        yield Leaf(path, int(metadata[_FIELD_ID]), kind, repeated, () if repeated else place)
+
+
+def describe(metadata: pq.FileMetaData, columns: Columns, floats: Mapping[int, FloatColumn]) -> FileStatistics:
+    """Describe a file from its footer; `columns` are of the schema that it was written with. Raises `Corrupted` if it has others.
+
+    `floats`: what the writer counted of floating-point columns, by field id; empty for a file that was found in the store.
+    """
+    if len(columns.leaves) != metadata.num_columns:
+        raise Corrupted(f"a footer lists {metadata.num_columns} columns, its schema {len(columns.leaves)}")
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    found = FileStatistics({}, {}, {}, {}, {}, tuple(sorted(_group_start(group) for group in groups)), metadata.num_rows)
+    for position, leaf in enumerate(columns.leaves):
+        chunks: list[Any] = [group.column(position) for group in groups]
+        if any(chunk.path_in_schema != leaf.path for chunk in chunks):
+            raise Corrupted(f"a footer has the column {chunks[0].path_in_schema} where its schema has {leaf.path}")
+        found.column_sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        found.value_counts[leaf.field_id] = sum(chunk.num_values for chunk in chunks)
+        if leaf.field_id in floats:
+            _add_counted(found, leaf, floats[leaf.field_id])
+            continue
+        statistics = [chunk.statistics for chunk in chunks]
+        if any(one is None for one in statistics):
+            continue
+        if all(one.has_null_count for one in statistics):
+            found.null_value_counts[leaf.field_id] = sum(one.null_count for one in statistics)
+        if leaf.field_id in columns.bounded and not leaf.repeated and not leaf.floating:
+            _add_bounds(found, leaf, chunks)
+    return found
+
+
+def _add_counted(found: FileStatistics, leaf: Leaf, counted: FloatColumn) -> None:
+    found.null_value_counts[leaf.field_id] = counted.null_count
+    # Iceberg skips a file of NaN alone for `> 100`; Spark, which orders NaN above every number, then lacks its rows.
+    if counted.nan_count < found.value_counts[leaf.field_id]:
+        found.nan_value_counts[leaf.field_id] = counted.nan_count
+    if counted.low is not None and counted.high is not None:
+        form = "<f" if pa.types.is_float32(leaf.type) else "<d"
+        found.lower_bounds[leaf.field_id] = struct.pack(form, counted.low)
+        found.upper_bounds[leaf.field_id] = struct.pack(form, counted.high)
+
+
+def _group_start(group: Any) -> int:
+    """Where a row group begins: at its first column's first page, which is the dictionary if there is one."""
+    column = group.column(0)
+    data = int(column.data_page_offset)
+    return min(data, int(column.dictionary_page_offset)) if column.has_dictionary_page else data
+
+
+def _add_bounds(found: FileStatistics, leaf: Leaf, chunks: list[Any]) -> None:
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for chunk in chunks:
+        statistics = chunk.statistics
+        if statistics.has_null_count and statistics.null_count == chunk.num_values:
+            continue  # A row group of nulls has no extremes and moves none.
+        if not statistics.has_min_max:
+            return  # The group's values are too long, or not comparable: nothing is sure about the file.
+        lows.append(_comparable(leaf.type, statistics.min_raw))
+        highs.append(_comparable(leaf.type, statistics.max_raw))
+    if not lows:
+        return
+    lower = single_value(leaf.type, truncate_down(min(lows)))
+    if lower is not None:
+        found.lower_bounds[leaf.field_id] = lower
+    highest = truncate_up(max(highs))
+    upper = None if highest is None else single_value(leaf.type, highest)
+    if upper is not None:
+        found.upper_bounds[leaf.field_id] = upper
+
+
+def _comparable(kind: pa.DataType, raw: Any) -> Any:
+    """A raw statistic as a value whose order is the column's."""
+    if pa.types.is_decimal(kind) and isinstance(raw, bytes):
+        return int.from_bytes(raw, "big", signed=True)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # Parquet compares UTF-8 bytes without sign, Python code points: the same order.
+        return raw.decode("utf-8") if isinstance(raw, bytes) else str(raw)
+    return raw
+
+
+def truncate_down(value: Any) -> Any:
+    """The value, or for strings and bytes a prefix of it, which is not above it."""
+    return value[:TRUNCATE_LENGTH] if isinstance(value, str | bytes) else value
+
+
+def truncate_up(value: Any) -> Any | None:
+    """The value, or for strings and bytes the smallest value of at most 16 units that is not below it; None if there is none."""
+    if isinstance(value, str) and len(value) > TRUNCATE_LENGTH:
+        return _string_above(value[:TRUNCATE_LENGTH])
+    if isinstance(value, bytes) and len(value) > TRUNCATE_LENGTH:
+        kept = value[:TRUNCATE_LENGTH].rstrip(b"\xff")
+        return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    return value
+
+
+def _string_above(prefix: str) -> str | None:
+    """The smallest string above every string with this prefix, surrogates left out: they are no characters."""
+    for end in range(len(prefix), 0, -1):
+        following = ord(prefix[end - 1]) + 1
+        if 0xD800 <= following <= 0xDFFF:
+            following = 0xE000
+        if following <= 0x10FFFF:
+            return prefix[: end - 1] + chr(following)
+    return None
+
+
+def single_value(kind: pa.DataType, value: Any) -> bytes | None:
+    """Iceberg's single-value binary form of a bound; None for types that have no bounds here."""
+    if pa.types.is_boolean(kind):
+        return b"\x01" if value else b"\x00"
+    if pa.types.is_int32(kind) or pa.types.is_date32(kind):
+        return struct.pack("<i", value)
+    if pa.types.is_int64(kind) or pa.types.is_timestamp(kind) or pa.types.is_time64(kind):
+        return struct.pack("<q", value)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return str(value).encode("utf-8")
+    if pa.types.is_decimal(kind):
+        unscaled = int(value.scaleb(kind.scale)) if isinstance(value, decimal.Decimal) else int(value)
+        size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
+        return unscaled.to_bytes(size, "big", signed=True)
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return bytes(value)
+    return None

@@ -1,0 +1,173 @@
+"""What should be archived next: cuts a partition's stable backlog into ranges of about `max_bytes`.
+
+Pure. Promises that the plans of one call are a chain without a hole from the watermark to the stable offset, in order, and that every
+record between them is in exactly one plan. Offsets of aborted transactions (gaps) are in a plan like all others, but without records: those
+before the first record belong to the first plan, all others to the plan of the records before them. An offset that is neither in a segment
+nor in a gap stops the partition (protocol rule P1); it never makes a plan shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from archiver.refine.triggers import bytes_within
+from archiver.runtime.errors import TopicHalted
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.partition_state import Gap, merged
+from intake.segments import Segments
+
+ROW_OVERHEAD_BYTES = 64
+"""What a record costs in memory beside its key, value and headers."""
+
+PlanKey = tuple[TopicId, int, int]
+"""Topic, partition and base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One range of one topic partition that should become one archive."""
+
+    topic_id: TopicId
+    topic: str
+    partition: int
+    base: int
+    end: int
+    """Exclusive."""
+    epoch: int
+    """Of the leader that planned it; part of the object key, so that a range planned anew has another path (protocol rule P2)."""
+    segments: Segments
+    """Where the records are, in offset order; the first and the last may reach beyond the range."""
+    rows: int
+    """Records in the range: its offsets without the gaps."""
+    raw_bytes: int
+    gaps: tuple[Gap, ...] = ()
+    """Offsets of the range that hold no record; ascending, never touching."""
+
+    @property
+    def plan_key(self) -> PlanKey:
+        """What tells the plans of one round apart."""
+        return (self.topic_id, self.partition, self.base)
+
+    @property
+    def loose_bytes(self) -> int:
+        """Roughly what its records take in memory before they are decoded."""
+        return self.raw_bytes + ROW_OVERHEAD_BYTES * self.rows
+
+    @property
+    def gap_only(self) -> bool:
+        """There is no record in the range, so nothing is refined: only the watermark has to pass it."""
+        return not self.segments
+
+
+def plan_partition(
+    tp: TopicPartition,
+    topic: str,
+    segments: Segments,
+    start: int,
+    stable: int,
+    epoch: int,
+    max_bytes: int,
+    gaps: Sequence[Gap] = (),
+) -> list[Plan]:
+    """Plans for the records in [start, stable) of one partition.
+
+    `segments` and `gaps` are in offset order and may reach beyond the range at both ends. A plan ends at the segment boundary nearest to
+    `max_bytes`; a segment is never divided, except by `start` and `stable`. Raises `TopicHalted` if some offset of the range lies in no
+    segment and in no gap, or in two of them.
+    """
+    if stable <= start:
+        return []
+    needed = segments.where((segments.bases < stable) & (segments.ends > start))
+    inside = merged(gaps, start, stable)
+    if inside or not _is_chain(needed, start, stable):
+        _check_chain(topic, tp[1], needed, inside, start, stable)
+    groups = _groups(needed, _sizes(needed, start, stable), max_bytes)
+    bases = [start, *(int(group.bases[0]) for group, _ in groups[1:])]
+    ends = [*bases[1:], stable]
+    taken = _gaps_by_end(inside, ends)
+    return [
+        Plan(
+            topic_id=tp[0],
+            topic=topic,
+            partition=tp[1],
+            base=base,
+            end=end,
+            epoch=epoch,
+            segments=group,
+            rows=end - base - sum(high - low for low, high in gaps_of),
+            raw_bytes=group_bytes,
+            gaps=gaps_of,
+        )
+        for base, end, (group, group_bytes), gaps_of in zip(bases, ends, groups, taken, strict=True)
+    ]
+
+
+def _sizes(needed: Segments, start: int, stable: int) -> list[int]:
+    """The bytes of each segment's records in [start, stable); only the first and the last can reach beyond."""
+    sizes: list[int] = needed.raw_bytes.tolist()
+    for place in {0, len(needed) - 1} if needed else ():
+        sizes[place] = bytes_within(needed[place], start, stable)
+    return sizes
+
+
+def _gaps_by_end(gaps: Sequence[Gap], ends: Sequence[int]) -> list[tuple[Gap, ...]]:
+    """The gaps of the ranges that end at `ends`; none of them lies across an end, because there a segment begins."""
+    found: list[tuple[Gap, ...]] = []
+    at = 0
+    for end in ends:
+        first = at
+        while at < len(gaps) and gaps[at][0] < end:
+            at += 1
+        found.append(tuple(gaps[first:at]))
+    return found
+
+
+def _is_chain(needed: Segments, start: int, stable: int) -> bool:
+    """Does each segment begin where the one before it ends, so that no offset of [start, stable) is missing or there twice?
+
+    Where there are no gaps this is what `_check_chain` asks, of all at once: a round may have half a million segments.
+    """
+    bases, ends = needed.bases, needed.ends
+    return len(needed) > 0 and bool(bases[0] <= start and ends[-1] >= stable and (bases[1:] == ends[:-1]).all())
+
+
+def _check_chain(topic: str, partition: int, needed: Segments, gaps: Sequence[Gap], start: int, stable: int) -> None:
+    """Every offset of [start, stable) must be in exactly one segment or gap (protocol rule P1)."""
+    spans = sorted([(max(segment.base, start), segment.end, "segments") for segment in needed] + [(*gap, "gaps") for gap in gaps])
+    reached, before = start, ""
+    for base, end, kind in spans:
+        if base > reached:
+            break
+        if base < reached:
+            claims = f"two intake {kind} claim offset {base}" if kind == before else f"offset {base} is said to be a record and a gap"
+            raise TopicHalted(topic, f"partition {partition}: {claims}; the intake log is damaged")
+        reached, before = end, kind
+    if reached < stable:
+        following = next((base for base, _, _ in spans if base > reached), stable)
+        raise TopicHalted(
+            topic,
+            f"partition {partition}: offsets {reached} to {following - 1} are stable and not archived, but no intake file holds them; "
+            "nothing of this topic is archived until they are found (restore the intake log or its files)",
+        )
+
+
+def _groups(needed: Segments, sizes: Sequence[int], max_bytes: int) -> list[tuple[Segments, int]]:
+    """Runs of segments whose bytes come as near to `max_bytes` as segment boundaries allow, and their bytes; at least one."""
+    total = sum(sizes)
+    if total < max_bytes:  # most partitions, and then their segments are many and small
+        return [(needed, total)]
+    groups: list[tuple[Segments, int]] = []
+    first = group_bytes = 0
+    for place, segment_bytes in enumerate(sizes):
+        overshoot = group_bytes + segment_bytes - max_bytes
+        if place > first and overshoot > max_bytes - group_bytes:
+            groups.append((needed[first:place], group_bytes))
+            first, group_bytes = place, 0
+        group_bytes += segment_bytes
+        if group_bytes >= max_bytes:
+            groups.append((needed[first : place + 1], group_bytes))
+            first, group_bytes = place + 1, 0
+    if first < len(needed) or not groups:
+        groups.append((needed[first:], group_bytes))
+    return groups

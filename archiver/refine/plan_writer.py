@@ -1,0 +1,404 @@
+"""Turns the intake records of one plan into its archives.
+
+Owns ingest times (the running maximum), the cut at day, hour or month, and the shape of an archive's rows. Promises that the rows of a
+plan's files are the plan's offsets without its gaps, each once, in order, with ingest times that never step back, and that the files follow
+each other: a gap between two of them belongs to the first. Must never skip a record: a hole in what it is given is an error.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.events.types import DataFile
+from archiver.ledger.archives import ArchiveFile
+from archiver.objects.paths import archive_key, partition_value_of
+from archiver.objects.store import ObjectStore
+from archiver.refine.archive_file import ArchiveWriter, Conflict, Footer, SpooledArchive, StoredArchive
+from archiver.refine.column_stats import Columns, describe, leaves
+from archiver.refine.plan import ROW_OVERHEAD_BYTES, Plan
+from archiver.refine.row_buffers import Kept, Piece, copied, together
+from archiver.refine.rows import TopicRows
+from archiver.refine.task import RefineOptions, WrittenFile
+from archiver.refine.uploads import Upload, Uploads
+from archiver.runtime.errors import Corrupted, Halt, RetryLater
+from archiver.schema.evolution.field_history import ids_of
+from archiver.schema.evolution.state import TopicSchema
+from archiver.schema.protobuf.error_causes import count_errors, unknown_from
+from archiver.stream.rebuild import placed
+from intake.log.partition_state import merged
+from intake.read.digest import RecordsDigest
+from intake.segments import BASE, END, FIRST_ROW, FLOOR_US, LOG_INDEX, RAW_BYTES, ROW_GROUP, Numbers
+
+_OWN_PIECES_MAX = 16
+"""Copies that are left as they are when further pieces are copied, so that no record is copied each time."""
+
+
+class _OpenFile:
+    """The archive that is being written: one partition value of the table, from `base` on."""
+
+    def __init__(self, value: int, base: int, ingest_min_us: int, writer: ArchiveWriter) -> None:
+        self.value = value
+        self.base = base
+        self.raw_bytes = 0
+        self.ingest_min_us = ingest_min_us
+        self.ingest_max_us = ingest_min_us
+        self.writer = writer
+        self.digest = RecordsDigest()
+        self.decode_errors: Counter[tuple[str, str]] = Counter()
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """An archive that is complete and on its way into the store."""
+
+    file: _OpenFile
+    spooled: SpooledArchive
+    upload: Upload
+
+
+class PlanWriter:
+    """Writes one plan. `add` the records of its segments in order, `decode` when that is due, `finish`, then ask for the `outcome`; or
+    `discard` it at any time before.
+
+    What can be done for many segments at a time is not done for each: one may have a single record. Raises `Corrupted` if the plan's
+    segments do not follow each other.
+    """
+
+    def __init__(
+        self, plan: Plan, rows: TopicRows, cluster_id: str, objects: ObjectStore, uploads: Uploads, options: RefineOptions
+    ) -> None:
+        self.plan = plan
+        self._rows = rows
+        self._cluster_id = cluster_id
+        self._objects = objects
+        self._uploads = uploads
+        self._options = options
+        self._reached = _reached(plan)
+        lines = plan.segments.numbers
+        rows_of = lines[:, END] - lines[:, BASE]
+        self._rows_before = np.concatenate([[0], np.cumsum(rows_of)])
+        self._bytes_before = np.concatenate([[0], np.cumsum(lines[:, RAW_BYTES] + ROW_OVERHEAD_BYTES * rows_of)])
+        """Of each segment, and of the end: what the ones before it have together."""
+        self._given = self._decoded = self._copied = 0
+        """So many segments."""
+        self._due = self._next_due()
+        self._pieces: list[Piece] = []
+        """Records of the segments that are given and not decoded, a piece for each, or fewer."""
+        self._own = 0
+        """So many of the first pieces point into no intake row group."""
+        self._file: _OpenFile | None = None
+        self._begun = False
+        self._leaving: _Leaving | None = None
+        self._stored: list[WrittenFile] = []
+        self._conflict: Conflict | None = None
+
+    @property
+    def pinning_bytes(self) -> int:
+        """Roughly what records take that point into intake row groups; more is pinned if others need the rest of these no longer."""
+        return int(self._bytes_before[self._given] - self._bytes_before[max(self._decoded, self._copied)])
+
+    @property
+    def held_bytes(self) -> int:
+        """Roughly what this writer keeps in memory."""
+        loose = int(self._bytes_before[self._given] - self._bytes_before[self._decoded])
+        return loose + (self._file.writer.pending_bytes if self._file is not None else 0)
+
+    @property
+    def complete(self) -> bool:
+        """All segments were given."""
+        return self._given == len(self.plan.segments)
+
+    def add(self, place: int, records: Kept, first: int, rows: int) -> bool:
+        """Take the records of the plan's next segment, which are so many rows of `records`; outside of the plan they count for times only.
+
+        Whether so many are held that they should be decoded now, or none come behind them. Raises `Halt` if it is not the one in that
+        place.
+        """
+        if place != self._given:
+            raise Halt(f"{self.plan.topic} partition {self.plan.partition}: segment {self._given} of the plan comes next, not {place}")
+        self._pieces.append((records, first, rows))
+        self._given += 1
+        return self._given >= self._due
+
+    def _next_due(self) -> int:
+        """So many segments will have been given when it is time to decode: the fewest that reach a bound, or all."""
+        rows = self._rows_before[self._decoded] + self._options.decode_rows
+        held_bytes = self._bytes_before[self._decoded] + self._options.decode_bytes
+        bounds = np.searchsorted(self._rows_before, rows), np.searchsorted(self._bytes_before, held_bytes)
+        return int(min(*bounds, len(self.plan.segments)))
+
+    def _runs(self, ingest_us: npt.NDArray[np.int64], start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """(partition value, end) of each run of rows that belong into one partition of the table; times never step back."""
+        granularity = self._rows.topic.granularity
+        last = partition_value_of(int(ingest_us[stop - 1]), granularity)
+        while start < stop:
+            value = partition_value_of(int(ingest_us[start]), granularity)
+            end = stop
+            if value != last:
+                end = bisect.bisect_right(
+                    ingest_us, value, lo=start, hi=stop, key=lambda time_us: partition_value_of(int(time_us), granularity)
+                )
+            yield value, end
+            start = end
+
+    def detach(self) -> None:
+        """Copy what points into intake row groups, so that these can be freed."""
+        if self._own == len(self._pieces):
+            return
+        first = self._own if self._own < _OWN_PIECES_MAX else 0
+        self._pieces[first:] = [copied(self._pieces[first:])]
+        self._own = first + 1
+        self._copied = self._given
+
+    def relieve(self) -> None:
+        """Give up memory: decode and write out what is held as a row group."""
+        self.decode()
+        if self._file is not None:
+            self._file.writer.close_row_group()
+
+    def decode(self) -> None:
+        """What was added becomes rows of the open file, and of a new one behind each boundary of the table's partitioning.
+
+        Raises `Corrupted` if the segments have other rows than the log says, and whatever storing a file raises that is complete now.
+        """
+        lines = self.plan.segments.numbers[self._decoded : self._given]
+        pieces, self._pieces, self._own = self._pieces, [], 0
+        if not pieces:
+            return
+        held_rows, held_bytes = (int(of[self._given] - of[self._decoded]) for of in (self._rows_before, self._bytes_before))
+        self._decoded = self._given
+        self._due = self._next_due()
+        records = together(pieces)
+        bases, raw_bytes, floors_us = lines[:, BASE], lines[:, RAW_BYTES], lines[:, FLOOR_US]
+        if records.num_rows != held_rows:
+            raise Corrupted(
+                f"{self.plan.topic} partition {self.plan.partition}: {records.num_rows} rows came for {len(lines)} segments from offset "
+                f"{bases[0]} on; the log says {held_rows}"
+            )
+        rows = lines[:, END] - bases
+        firsts = np.cumsum(rows) - rows
+        offsets = np.repeat(bases - firsts, rows) + np.arange(held_rows)
+        accept_us = records.column("accept_timestamp").cast(pa.int64()).to_numpy().copy()
+        accept_us[firsts] = np.maximum(accept_us[firsts], floors_us)
+        ingest_us = np.maximum.accumulate(accept_us)  # a floor is never below what was reached before it
+        # The first and the last segment may reach beyond the plan.
+        start, stop = np.searchsorted(offsets, (self.plan.base, self.plan.end)).tolist()
+        taken = 0
+        for value, end in self._runs(ingest_us, start, stop):
+            base, last = int(offsets[start]), int(offsets[end - 1])
+            if self._file is not None and self._file.value != value:
+                self._hand_over(base)
+                self._await_stored()
+            if self._conflict is not None:
+                return
+            file = self._file or self._open_file(value, base if self._begun else self.plan.base, int(ingest_us[start]))
+            run = slice(start, end)
+            self._write(placed(offsets[run], records.slice(start, end - start), ingest_us[run]), held_bytes // held_rows)
+            # Of a segment that is in part in the plan or in the file, in proportion to its rows.
+            inside = np.clip(np.minimum(bases + rows, last + 1) - np.maximum(bases, self.plan.base), 0, None)
+            reached = int((raw_bytes * inside // rows).sum())
+            file.raw_bytes += reached - taken
+            start, taken = end, reached
+
+    def _write(self, records: pa.RecordBatch, record_bytes: int) -> None:
+        """Decode records of the open file, some ten thousand at a time: what is in the processor's cache decodes fastest."""
+        assert self._file is not None
+        self._file.ingest_max_us = records.column("ingest_timestamp")[-1].value
+        self._file.digest.update(records)
+        step = max(1, min(self._options.decode_rows, self._options.decode_bytes // max(1, record_bytes)))
+        writer = self._file.writer
+        for start in range(0, records.num_rows, step):
+            for rows in self._rows.built(self.plan.partition, records.slice(start, step)):
+                count_errors(rows, self._file.decode_errors)
+                self._check_judged(rows)
+                writer.append(rows)
+                if writer.pending_rows >= self._options.row_group_rows or writer.pending_bytes >= self._options.row_group_bytes:
+                    writer.close_row_group()
+
+    def _check_judged(self, rows: pa.RecordBatch) -> None:
+        """Raise `RetryLater` if a record would be called wrong for a registry id that could not be looked up yet."""
+        assert self._file is not None
+        judged_to = self._rows.topic.judged_to
+        if judged_to is None or not any(cause == "unknown_schema" for _, cause in self._file.decode_errors):
+            return
+        beyond = unknown_from(rows, judged_to.get(self.plan.partition, 0))
+        if beyond is not None:
+            raise RetryLater(
+                f"offset {beyond[0]}: {beyond[1]} as far as is known, but the ids in the registry were looked up before the record came or "
+                "could not be; it is tried again with the next look"
+            )
+
+    def _open_file(self, value: int, base: int, ingest_us: int) -> _OpenFile:
+        writer = ArchiveWriter(self._objects.spool_dir(), self._rows.columns, self._rows.encodings, self._options.zstd_level)
+        self._file = _OpenFile(value, base, ingest_us, writer)
+        self._begun = True
+        return self._file
+
+    def _hand_over(self, end: int) -> None:
+        """Finish the open file, which reaches to offset `end`, and let it be stored."""
+        file = self._file
+        if file is None:
+            return
+        spooled = file.writer.finish(self._footer(file, end))
+        self._file = None
+        topic = self._rows.topic
+        key = archive_key(topic.topic_id, self.plan.partition, topic.granularity, file.value, file.base, end, self.plan.epoch)
+        self._leaving = _Leaving(file, spooled, self._uploads.begin(key, spooled))
+
+    def _await_stored(self) -> None:
+        """Wait for the file that was handed over; a conflict is remembered and ends the plan."""
+        if self._leaving is None:
+            return
+        leaving, self._leaving = self._leaving, None
+        file, stored = leaving.file, leaving.upload.result()
+        if not isinstance(stored, Conflict) and stored.adopted:
+            stored = _unless_given_up(stored, self._rows.topic.schema)
+        if isinstance(stored, Conflict):
+            self._conflict = self._conflict or stored
+            return
+        data_file = data_file_of(self._objects, self._rows, file.value, stored)
+        self._stored.append(WrittenFile(self._archive(file, leaving.spooled, stored), data_file, dict(file.decode_errors)))
+
+    def _footer(self, file: _OpenFile, end: int) -> Footer:
+        topic = self._rows.topic
+        return Footer(
+            cluster_id=self._cluster_id,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=self.plan.partition,
+            base=file.base,
+            end=end,
+            gaps=tuple(merged(self.plan.gaps, file.base, end)),
+            epoch=self.plan.epoch,
+            schema=topic.schema.version,
+            records_digest=file.digest.digest(),
+        )
+
+    def _archive(self, file: _OpenFile, spooled: SpooledArchive, stored: StoredArchive) -> ArchiveFile:
+        return ArchiveFile(
+            key=stored.key,
+            size=stored.size,
+            sha256=stored.sha256,
+            records_digest=spooled.footer.records_digest,
+            partition=self.plan.partition,
+            base=file.base,
+            end=spooled.footer.end,
+            gaps=spooled.footer.gaps,
+            epoch=self.plan.epoch,
+            schema_version=stored.schema_version,
+            rows=stored.metadata.num_rows,
+            raw_bytes=file.raw_bytes,
+            ingest_min_us=file.ingest_min_us,
+            ingest_max_us=file.ingest_max_us,
+        )
+
+    def finish(self) -> None:
+        """Hand over the last file, to be stored while others go on. Raises `Halt` if records of the plan never came."""
+        if not self.complete or self._reached != self.plan.end:
+            raise Halt(
+                f"{self.plan.topic} partition {self.plan.partition}: the plan ends at offset {self.plan.end}, its segments at "
+                f"{self._reached}; {self._given} of its {len(self.plan.segments)} segments came"
+            )
+        self.decode()
+        self._hand_over(self.plan.end)
+
+    @property
+    def stored(self) -> bool:
+        """The outcome is there: asking for it does not wait."""
+        return self._leaving is None or self._leaving.upload.done()
+
+    def outcome(self) -> tuple[WrittenFile, ...] | Conflict:
+        """What became of a finished plan. Waits for its last file, and raises whatever storing that raised."""
+        self._await_stored()
+        return self._conflict or tuple(self._stored)
+
+    @property
+    def conflict(self) -> Conflict | None:
+        """Set once a file of the plan met another archive under its key."""
+        return self._conflict
+
+    def discard(self) -> None:
+        """Forget everything and remove the spool file; files that are stored, or handed over to be, stay."""
+        self._pieces, self._own = [], 0
+        if self._file is not None:
+            self._file.writer.discard()
+            self._file = None
+
+
+def data_file_of(objects: ObjectStore, rows: TopicRows, value: int, stored: StoredArchive) -> DataFile:
+    """The Iceberg entry of an archive in the table's partition `value`, from the stored archive's footer and what its writer counted."""
+    columns = Columns.of(stored.metadata.schema.to_arrow_schema(), rows.columns.bounded) if stored.adopted else rows.columns
+    found = describe(stored.metadata, columns, stored.floats)
+    return DataFile(
+        path=objects.uri(stored.key),
+        record_count=found.record_count,
+        file_size=stored.size,
+        spec_id=rows.topic.spec_id,
+        partition=(value,),
+        column_sizes=found.column_sizes,
+        value_counts=found.value_counts,
+        null_value_counts=found.null_value_counts,
+        nan_value_counts=found.nan_value_counts or None,
+        lower_bounds=found.lower_bounds,
+        upper_bounds=found.upper_bounds,
+        split_offsets=found.split_offsets,
+        sort_order_id=rows.topic.sort_order_id,
+    )
+
+
+def _unless_given_up(stored: StoredArchive, schema: TopicSchema) -> StoredArchive | Conflict:
+    """An adopted archive of an earlier version, unless ids in it were given up since: the table would read those columns as null."""
+    known = set(ids_of(schema.schema()))
+    lost = [leaf.path for leaf in leaves(stored.metadata.schema.to_arrow_schema()) if leaf.field_id not in known]
+    if not lost:
+        return stored
+    return Conflict(
+        f"{stored.key} was stored with field ids that the topic's schema has no more ({', '.join(lost)}), because the table lost those "
+        "columns before the archive was in it; move it away, or restart the archiver, which then takes another key"
+    )
+
+
+def _reached(plan: Plan) -> int:
+    """The offset behind the plan's segments and gaps.
+
+    Raises `Corrupted` unless each begins where the one before it ends, and the segments stand in the log in the order of their offsets,
+    none in the place of another: so what is read in the order of the log comes in offset order, once.
+    """
+    lines = plan.segments.numbers
+    starts, stops = np.maximum(lines[:, BASE], plan.base), np.minimum(lines[:, END], plan.end)
+    behind = np.concatenate([[plan.base], stops])
+    if plan.gaps:
+        lows, highs = np.array(plan.gaps, np.int64).T
+        at = np.minimum(np.searchsorted(lows, behind), len(lows) - 1)
+        begins = lows[at] == behind
+        if np.count_nonzero(begins) != len(lows):
+            raise Corrupted(f"{plan.topic} partition {plan.partition}: a gap of {list(plan.gaps)} lies where the log has records")
+        behind = np.where(begins, highs[at], behind)
+    wrong = np.flatnonzero(behind[:-1] != starts)
+    if not len(wrong):
+        wrong = 1 + np.flatnonzero(~_later(lines[1:], lines[:-1]))
+    if len(wrong):
+        segment = plan.segments[int(wrong[0])]
+        raise Corrupted(
+            f"{plan.topic} partition {plan.partition}: offset {behind[wrong[0]]} comes next, but the segment in {segment.file.key} has "
+            f"{segment.rows} rows from {segment.base} on, or stands in the log before or among the records that it follows"
+        )
+    return int(behind[-1])
+
+
+def _later(lines: Numbers, before: Numbers) -> npt.NDArray[np.bool_]:
+    """Whether the rows of each segment are behind all of those of another."""
+    same_file = lines[:, LOG_INDEX] == before[:, LOG_INDEX]
+    same_group = same_file & (lines[:, ROW_GROUP] == before[:, ROW_GROUP])
+    behind = lines[:, FIRST_ROW] >= before[:, FIRST_ROW] + before[:, END] - before[:, BASE]
+    later: npt.NDArray[np.bool_] = np.where(
+        same_group, behind, np.where(same_file, lines[:, ROW_GROUP] > before[:, ROW_GROUP], lines[:, LOG_INDEX] > before[:, LOG_INDEX])
+    )
+    return later

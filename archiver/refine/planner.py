@@ -1,0 +1,324 @@
+"""Which plans a round is made of: reads both logs, writes nothing.
+
+Pure but for the views it is handed. Promises that a partition's plans begin where its written archives end (protocol rule P1), that a round
+stays within its bounds of partitions and bytes, and that a partition which cannot be planned, or whose shelves are damaged, halts only its
+topic. Whether a partition is
+due is judged from a summary of its backlog; segments are looked up for the partitions of the round only, and of those no more than the
+round takes. Must never hold the backlog of a topic in memory: it may have millions of segments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+
+from archiver.catalog.evidence import Gaps
+from archiver.config.topics import ArchiveSettings
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.views import TopicLedger
+from archiver.objects.paths import parse_archive_key
+from archiver.refine.plan import Plan, plan_partition
+from archiver.refine.prepare_topic import TopicWork
+from archiver.refine.triggers import bytes_within, concurrent_limit, gaps_due, is_due
+from archiver.runtime.errors import Halt, InvalidInput, TopicHalted
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.backlog import Backlog, BacklogSummary
+from intake.log.fold import TopicState
+from intake.log.partition_state import Gap
+from intake.log.window import WINDOW_BYTES, Window, look, windows
+from intake.segments import NONE, Segments
+
+PARTITION_MEMORY_BYTES = 64 * 1024 * 1024
+"""What archiving one partition is reckoned to need when `concurrent_max: 0` asks to go by the machine's memory."""
+
+
+@dataclass(frozen=True)
+class RoundLimits:
+    """Bounds of one round."""
+
+    memory_bytes: int
+    """Of the machine; for `concurrent_max: 0`."""
+    round_bytes_max: int
+    """Raw bytes that one round takes at most (one plan is always taken)."""
+    everything: bool = False
+    """Ignore the triggers: whatever is stable is taken."""
+    partitions: frozenset[int] | None = None
+    """Only these partitions; None: all."""
+    segments_max: int = 500_000
+    """Segments that one round takes at most (64 bytes each here, about 0.2 KB in the tasks). Where they are so small that this ends a round
+    before its bytes do, archives are smaller than `max_bytes`."""
+
+
+@dataclass
+class Planned:
+    """The plans of a round."""
+
+    plans: list[Plan] = field(default_factory=list)
+    halted: list[TopicHalted] = field(default_factory=list)
+    raw_bytes: int = 0
+    segments: int = 0
+
+    def room(self, limits: RoundLimits) -> bool:
+        """May another plan be added?"""
+        return self.segments == 0 or (self.raw_bytes < limits.round_bytes_max and self.segments < limits.segments_max)
+
+    def take(self, plans: Sequence[Plan], limits: RoundLimits) -> None:
+        """Add the plans of one partition, as many as there is room for."""
+        for plan in plans:
+            if not self.room(limits):
+                return
+            self.plans.append(plan)
+            self.raw_bytes += plan.raw_bytes
+            self.segments += len(plan.segments)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A partition that is to be archived."""
+
+    work: TopicWork
+    partition: int
+    start: int
+    stable: int
+    summary: BacklogSummary
+    due: bool
+    """By itself; a backlog of gaps that is not goes along with the rest of its topic."""
+
+    @property
+    def tp(self) -> TopicPartition:
+        return (self.work.state.topic_id, self.partition)
+
+    @property
+    def gap_only(self) -> bool:
+        return self.summary.rows == 0
+
+    @property
+    def waiting_since_us(self) -> int:
+        """Accept time of its oldest segment."""
+        return self.summary.first_accept_us
+
+
+def choose_plans(
+    works: Sequence[TopicWork],
+    intake: Backlog,
+    ledger: LedgerFold,
+    epoch: int,
+    now_us: int,
+    limits: RoundLimits,
+    skip: AbstractSet[TopicPartition],
+) -> Planned:
+    """Plans of every due partition (of every partition with a stable backlog if `limits.everything`), up to the limits.
+
+    Partitions in `skip` are left out: something about them failed in this run. Gaps cost no file, so partitions with nothing else are
+    under no limit. Raises what a view raises that may go by itself (`RetryLater`); anything else halts the topic.
+    """
+    planned = Planned()
+    of_topics: list[list[_Candidate]] = []
+    for work in works:
+        try:
+            found = list(_candidates(work, intake, ledger, now_us, limits, skip))
+            if any(candidate.due for candidate in found):
+                of_topics.append([candidate for candidate in found if candidate.due or candidate.gap_only])
+        except (Halt, InvalidInput) as error:
+            planned.halted.append(_halted(work.name, error))
+    taken: Counter[str] = Counter()
+    halted_topics = {halted.topic for halted in planned.halted}
+    for candidate in _in_order(of_topics):
+        work = candidate.work
+        if work.name in halted_topics:
+            continue
+        try:
+            if candidate.gap_only:
+                planned.plans.extend(_plans(candidate, _gaps_alone(intake, candidate), epoch))
+                continue
+            at_a_time = concurrent_limit(work.archive.concurrent_max, limits.memory_bytes, PARTITION_MEMORY_BYTES)
+            if taken[work.name] == at_a_time or not planned.room(limits):
+                continue
+            taken[work.name] += 1
+            room = (limits.round_bytes_max - planned.raw_bytes, limits.segments_max - planned.segments)
+            planned.take(_plans(candidate, _records(intake, candidate, *room), epoch), limits)
+        except (Halt, InvalidInput) as error:
+            halted_topics.add(work.name)
+            planned.halted.append(_halted(work.name, error))
+    planned.plans = [plan for plan in planned.plans if plan.topic not in halted_topics]
+    return planned
+
+
+def _in_order(of_topics: Iterable[list[_Candidate]]) -> Iterator[_Candidate]:
+    """Who waits longest goes first, and the rest of its topic right after it.
+
+    A round loads and commits every table that it has an archive for, whatever their number: so those it has room for should be of few
+    topics. Nobody starves: the partition that waits longest of all is in every round. Gaps hold nobody up, and are of no age.
+    """
+    for candidates in sorted(of_topics, key=lambda each: min((one.waiting_since_us for one in each if not one.gap_only), default=0)):
+        yield from sorted(candidates, key=lambda one: one.waiting_since_us)
+
+
+def _halted(topic: str, error: Halt | InvalidInput) -> TopicHalted:
+    """What keeps one topic from being planned: a damaged shelf is as much its own as a hole in its offsets."""
+    return error if isinstance(error, TopicHalted) else TopicHalted(topic, str(error))
+
+
+def _candidates(
+    work: TopicWork, intake: Backlog, ledger: LedgerFold, now_us: int, limits: RoundLimits, skip: AbstractSet[TopicPartition]
+) -> Iterator[_Candidate]:
+    """The topic's partitions that are due, or have anything at all if `limits.everything`; also those with nothing but gaps."""
+    wanted = [
+        partition
+        for partition in range(work.state.partitions)
+        if (limits.partitions is None or partition in limits.partitions) and (work.state.topic_id, partition) not in skip
+    ]
+    for waiting in _waiting(work.state, work.archive, intake, ledger, now_us, wanted, everything=limits.everything):
+        yield _Candidate(work, waiting.partition, waiting.start, waiting.stable, waiting.summary, waiting.due)
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A partition with a stable backlog."""
+
+    partition: int
+    start: int
+    stable: int
+    summary: BacklogSummary
+    due: bool
+
+
+def _waiting(
+    state: TopicState,
+    archive: ArchiveSettings,
+    intake: Backlog,
+    ledger: LedgerFold,
+    now_us: int,
+    partitions: Iterable[int],
+    *,
+    everything: bool = False,
+) -> Iterator[_Waiting]:
+    """Those of the partitions that have a stable backlog; raises `TopicHalted` if one is archived beyond the log."""
+    topic = ledger.topic(state.topic_id)
+    for partition in partitions:
+        tp = (state.topic_id, partition)
+        start, stable = topic.planned_to(partition), intake.stable_offset(tp)
+        if start > stable:
+            raise TopicHalted(
+                state.name,
+                f"partition {partition} is archived up to offset {start}, but the intake log ends at {stable}: the metadata store is older "
+                "than the archives (a restored copy?); nothing is archived until it is the newest again",
+            )
+        if start == stable:
+            continue
+        summary = intake.summary(tp, start)
+        if everything:
+            due = True
+        elif summary.rows == 0:
+            due = gaps_due(topic.written_us, now_us, archive)
+        else:
+            opened = partial(opened_at_us, intake, tp, start, stable, summary, archive.min_bytes)
+            due = is_due(summary, opened, now_us, archive)
+        yield _Waiting(partition, start, stable, summary, due)
+
+
+def stirs(state: TopicState, archive: ArchiveSettings, intake: Backlog, ledger: LedgerFold, now_us: int) -> bool:
+    """Is there anything to do for the topic now: a partition that is due, or archives that are in no table yet?
+
+    Costs some look-ups per partition and opens nothing. What keeps it from being told is something to do as well: a round says what it is.
+    """
+    if ledger.topic(state.topic_id).pending_by_id:
+        return True
+    try:
+        return any(waiting.due for waiting in _waiting(state, archive, intake, ledger, now_us, range(state.partitions)))
+    except (Halt, InvalidInput):
+        return True
+
+
+def opened_at_us(intake: Backlog, tp: TopicPartition, start: int, stable: int, summary: BacklogSummary, min_bytes: int) -> int:
+    """Accept time of the segment with which the bytes of [start, stable) reach `min_bytes`; of the last one if they never do."""
+    if min_bytes <= 0:
+        return summary.first_accept_us
+    total = reached_us = 0
+    for window in windows(intake, tp, start, stable, min(min_bytes, WINDOW_BYTES)):
+        for segment in window.segments:
+            total += bytes_within(segment, start, stable)
+            reached_us = segment.accept_max_us
+            if total >= min_bytes:
+                return reached_us
+    return reached_us
+
+
+def _records(intake: Backlog, candidate: _Candidate, bytes_left: int, segments_left: int) -> Window:
+    """As much of the backlog as the round has room for, and one archive more: so that the last cut is where it would be otherwise.
+
+    A look asks for bytes, and nobody knows before how many segments these are. So it asks for no more than a window, or would be the
+    segments that are left if each had one record of the usual size; and again as long as they were fewer.
+    """
+    summary = candidate.summary
+    per_segment = max(1, summary.bytes // summary.rows)
+    wanted = bytes_left + candidate.work.archive.max_bytes
+    segments: list[Segments] = []
+    gaps: list[Gap] = []
+    at = candidate.start
+    while at < candidate.stable and wanted > 0 and segments_left > 0:
+        window = look(intake, candidate.tp, at, candidate.stable, min(wanted, segments_left * per_segment, WINDOW_BYTES))
+        segments.append(window.segments)
+        gaps += window.gaps
+        at = window.end
+        wanted -= int(window.segments.raw_bytes.sum())
+        segments_left -= len(window.segments)
+    return Window(Segments.joined(segments), gaps, at)
+
+
+def _gaps_alone(intake: Backlog, candidate: _Candidate) -> Window:
+    return Window(NONE, intake.gaps(candidate.tp, candidate.start, candidate.stable), candidate.stable)
+
+
+def _plans(candidate: _Candidate, window: Window, epoch: int) -> list[Plan]:
+    work = candidate.work
+    return plan_partition(candidate.tp, work.name, window.segments, candidate.start, window.end, epoch, work.archive.max_bytes, window.gaps)
+
+
+def known_gaps(intake: Backlog, topic_id: TopicId) -> Gaps:
+    """The gaps of one topic, for comparing offsets (protocol rule C2)."""
+    return lambda partition, start, end: intake.gaps((topic_id, partition), start, end)
+
+
+def valid_through_us(work: TopicWork, intake: Backlog, watermarks: dict[int, int], tick_us: int) -> int:
+    """Every record with an ingest time before this is at or below the watermarks: the last tick below which no backlog remains.
+
+    Records of open transactions count, for they may be committed yet; those of aborted ones do not. `tick_us` must be a tick that is in
+    the log, and the view must have read at least that far.
+    """
+    through_us = tick_us
+    for partition in range(work.state.partitions):
+        tp = (work.state.topic_id, partition)
+        watermark = watermarks.get(partition, 0)
+        if watermark >= intake.next_offset(tp):
+            continue
+        waiting = intake.segments(tp, watermark, 1)
+        through_us = min(through_us, waiting[0].floor_us if waiting else through_us)
+    return through_us
+
+
+def paths_used(fold: LedgerFold, plans: Iterable[Plan]) -> bool:
+    """Could the file of some plan get a path that the ledger knows already (protocol rule P2)? Then a new epoch must come first.
+
+    Paths of other epochs cannot be met again, because the epoch is part of them. A range of gaps has no path.
+    """
+    of_topics: dict[TopicId, list[Plan]] = {}
+    for plan in plans:
+        if not plan.gap_only:
+            of_topics.setdefault(plan.topic_id, []).append(plan)
+    return any(_path_used(fold.topic(topic_id), planned) for topic_id, planned in of_topics.items())
+
+
+def _path_used(ledger: TopicLedger, plans: Iterable[Plan]) -> bool:
+    """Of one topic. Each key is taken apart once: with hundreds of plans and keys that was nearly all of planning."""
+    ends: dict[tuple[int, int], int] = {}
+    for key in chain(ledger.epoch_keys, ledger.killed):
+        used = parse_archive_key(key)
+        if used is not None:
+            place = (used.epoch, used.partition)
+            ends[place] = max(used.end, ends.get(place, 0))
+    return any(ends.get((plan.epoch, plan.partition), 0) > plan.base for plan in plans)

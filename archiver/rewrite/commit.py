@@ -1,0 +1,132 @@
+"""Brings archives that were made anew into their table: what a replay and a compaction do alike.
+
+Owns the order of effects (`docs/protocols/replay.md`): FILES_REWRITTEN → the table's swap → REWRITE_SETTLED. The new objects stand before
+the first of these. Can be killed at any step; the next run looks what became of it. Must never delete an object, nor move a watermark.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from archiver.catalog.commit import CommitLimits, Committer
+from archiver.catalog.evidence import Gaps
+from archiver.catalog.identity import TableTarget
+from archiver.catalog.replace_files import Exchange, Exchanged, Exchanger
+from archiver.catalog.tables import Tables, TableView
+from archiver.ledger.bridge import append_in_parts
+from archiver.ledger.leader import Leader
+from archiver.ledger.rewrites import OldArchive
+from archiver.objects.store import ObjectStore
+from archiver.proto import control_log_pb2 as pb
+from archiver.refine.task import WrittenFile
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.ids import IdSource, new_uuid
+from archiver.runtime.text import counted
+
+
+@dataclass(frozen=True)
+class RewriteParts:
+    """What bringing archives into a table needs; put together by the composition root."""
+
+    objects: ObjectStore
+    leader: Leader
+    limits: CommitLimits
+    clock: Clock
+    ids: IdSource
+    progress: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Remade:
+    """An archive that was made anew and is in no log yet."""
+
+    olds: tuple[OldArchive, ...]
+    """In the order of their offsets."""
+    paths: tuple[str, ...]
+    """As the table names them."""
+    written: WrittenFile
+
+    @property
+    def key(self) -> str:
+        """Of the new one."""
+        return self.written.archive.key
+
+
+class TableRewriter:
+    """Exchanges archives of one topic's table, by its leader and within a turn of his."""
+
+    def __init__(
+        self, parts: RewriteParts, tables: Tables, target: TableTarget, gaps: Gaps, kind: str, skip: Callable[[str, str], None]
+    ) -> None:
+        """`kind` is one of `archiver.catalog.replace_files.TOLD_AS`, and names the failpoints; `skip` is told which archive stays as it is,
+        and why.
+        """
+        self._parts = parts
+        self._target = target
+        self._gaps = gaps
+        self._kind = kind
+        self._skip = skip
+        self.committer = Committer(tables, parts.leader, parts.limits, parts.clock)
+        self._exchanger = Exchanger(tables, self.committer, parts.leader, parts.limits, parts.clock, parts.objects.uri, kind)
+
+    def settle(self) -> None:
+        """Say what became of what earlier runs left. Raises as `Exchanger.exchange`."""
+        nothing = uuid.UUID(int=0)
+        self._tell(self._exchanger.exchange(self._target, (), nothing, self._gaps), nothing)
+
+    def sound(self) -> TableView | None:
+        """As `Committer.sound`."""
+        return self.committer.sound(self._target, self._gaps)
+
+    def exchange(self, made: Sequence[Remade], view: TableView) -> Exchanged | None:
+        """Bring archives into the table, which was `view` when they were chosen; None if there is no table any more.
+
+        Raises as `Exchanger.exchange`, and what appending raises.
+        """
+        commit_id = new_uuid(self._parts.ids)
+        failpoints.reach(f"{self._kind}.written.before")
+        append_in_parts(self._parts.leader, made, lambda part, _: self._body(part, view, commit_id), lambda item: f"archive {item.key}")
+        failpoints.reach(f"{self._kind}.written.after")
+        under_way = self._parts.leader.fold.topic(self._target.topic_id).rewrites.under_way
+        exchanges: list[Exchange] = []
+        for item in made:
+            if item.key in under_way:
+                exchanges.append(Exchange(under_way[item.key], item.paths, item.written.data_file))
+            else:
+                self._skip(item.olds[0].key, f"the ledger refused {item.key}, or an old archive is condemned; the next run looks again")
+        exchanged = self._exchanger.exchange(self._target, exchanges, commit_id, self._gaps)
+        self._tell(exchanged, commit_id)
+        return exchanged
+
+    def _body(self, part: Sequence[Remade], view: TableView, commit_id: uuid.UUID) -> pb.FilesRewritten:
+        files = [
+            pb.FilesRewritten.File(
+                old_key=item.olds[0].key,
+                old_size=item.olds[0].size,
+                archive=item.written.archive.to_proto(),
+                more=[pb.FilesRewritten.OldFile(key=old.key, size=old.size) for old in item.olds[1:]],
+            )
+            for item in part
+        ]
+        return pb.FilesRewritten(
+            commit_id=commit_id.bytes,
+            topic_id=bytes.fromhex(self._target.topic_id),
+            table_uuid=view.uuid.bytes,
+            last_sequence_number=view.sequence_number,
+            files=files,
+        )
+
+    def _tell(self, exchanged: Exchanged | None, commit_id: uuid.UUID) -> None:
+        """REWRITE_SETTLED, if there is anything to say."""
+        if exchanged is None:
+            return
+        for key, why in exchanged.abandoned:
+            self._skip(key, why)
+        failpoints.reach(f"{self._kind}.settled.before")
+        self._parts.leader.append(exchanged.to_proto(commit_id, self._target.topic_id))
+        failpoints.reach(f"{self._kind}.settled.after")
+        told = f"{counted(len(exchanged.replaced), 'archive')} in the table in the place of the old ones"
+        self._parts.progress(f"{self._target.topic}: {told}, {len(exchanged.abandoned)} given up")

@@ -1,0 +1,316 @@
+"""Compaction that knows the stream: small archives of closed table partitions become one, in offset order, byte for byte.
+
+Owns the order of effects, a handful at a time: merged archives are stored, then the ledger and the table are told (`rewriting.py`). A
+daemon that keeps the lease stores them without a turn, so that its rounds go on meanwhile; where others lead in between, that would be in
+vain. Can be killed at any step: what was stored and is in no log is a stray that cleaning takes. A topic that cannot go on is reported and
+left out; the others continue. Must never delete an object, never move a watermark, and never merge what has a hole.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from archiver.catalog.evidence import Gaps
+from archiver.catalog.identity import load_table, target_of
+from archiver.catalog.tables import LiveFile, Tables, TableView, shown
+from archiver.config.settings import CleanupSettings, TopicSettings
+from archiver.ledger.leadership import Leadership
+from archiver.ledger.rewrites import OldArchive
+from archiver.ledger.views import TopicLedger
+from archiver.objects.path_normalization import key_of
+from archiver.refine.archive_file import Conflict
+from archiver.refine.planner import known_gaps
+from archiver.refine.rows import TopicRows
+from archiver.refine.task import RefineOptions, RefineTopic
+from archiver.rewrite.commit import Remade, RewriteParts, TableRewriter
+from archiver.rewrite.compact_plan import CompactTarget, is_worth_it, runs, smalls
+from archiver.rewrite.merge import Damaged, Piece, Small, merge, pieces
+from archiver.runtime.errors import ArchiverError, Deposed, Halt, RetryLater, TopicHalted
+from archiver.runtime.text import counted
+from archiver.schema.evolution.state import TopicSchema
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+
+EXCHANGED_TOGETHER_MAX = 16
+"""Merged archives that one snapshot brings …"""
+EXCHANGED_BYTES = 256 * 1024 * 1024
+"""… and about so many bytes of old ones: while they are merged the epoch must not change."""
+SKIPPED_MAX = 100
+"""So many archives that stay as they are are named per topic."""
+
+
+@dataclass
+class TopicCompaction:
+    """One topic's part of a run."""
+
+    topic: str
+    merged: int = 0
+    """Archives that are in the table in the place of several; in a dry run, that would be."""
+    archives: int = 0
+    """In whose place they are."""
+    bytes_before: int = 0
+    bytes_after: int = 0
+    """Of those archives; 0 in a dry run."""
+    skipped: list[dict[str, str]] = field(default_factory=list)
+    """Archives that stay as they are, and why."""
+    more: bool = False
+    """The run ended at its limit of bytes; the next one goes on."""
+    why: str | None = None
+    """What ended the topic's part early."""
+
+    def skip(self, name: str, why: str) -> None:
+        """An archive that stays as it is."""
+        if len(self.skipped) < SKIPPED_MAX:
+            self.skipped.append({"archive": name, "why": why})
+
+    def to_json(self) -> dict[str, object]:
+        """As `archiver clean` prints it."""
+        return {
+            "topic": self.topic,
+            "merged": self.merged,
+            "archives": self.archives,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "skipped": self.skipped,
+            "more": self.more,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class CompactParts:
+    """What a compaction needs; put together by the composition root."""
+
+    rewriting: RewriteParts
+    intake: Callable[[], Backlog]
+    """Reads the intake log to its tail."""
+    cluster_id: str
+    leadership: Leadership
+    tables: Callable[[str], Tables]
+    """A configured catalog."""
+    topics: tuple[TopicSettings, ...]
+    settings: CleanupSettings
+    options: RefineOptions
+    entry_bytes_max: int
+    """Of an entry of the control log."""
+
+
+class Compaction:
+    """Merges small archives, on request."""
+
+    def __init__(self, parts: CompactParts) -> None:
+        self._parts = parts
+        self._bytes_left = 0
+
+    def run(self, *, dry_run: bool = False) -> list[TopicCompaction]:
+        """Merge archives of all topics with a table, at most `cleanup.compact_run_bytes_max` of them; what there is to tell, by topic.
+
+        With `dry_run` nothing is written anywhere. Raises `LeaseHeld` if another process leads, `Deposed` if a newer leader appears. What
+        concerns one topic only is in the report.
+        """
+        parts = self._parts
+        if parts.settings.compact_bytes == 0:
+            return []
+        self._bytes_left = parts.settings.compact_run_bytes_max
+        intake = parts.intake()
+        found: list[TopicCompaction] = []
+        for settings in sorted(parts.topics, key=lambda topic: topic.name):
+            state = intake.topics_by_name.get(settings.name)
+            if state is None or settings.archive.kind != "iceberg":
+                continue
+            report = TopicCompaction(settings.name)
+            try:
+                _Topic(self, settings, state, known_gaps(intake, state.topic_id), report).run(dry_run=dry_run)
+            except Deposed:
+                raise
+            except ArchiverError as error:
+                report.why = error.why if isinstance(error, TopicHalted) else str(error)
+            if report.merged or report.skipped or report.more or report.why:
+                found.append(report)
+        return found
+
+    def room(self, size: int, chosen: int = 0) -> bool:
+        """Whether archives of that many bytes may be merged beside what was `chosen` and is not spent yet; the first ones always may."""
+        first = chosen == 0 and self._bytes_left == self._parts.settings.compact_run_bytes_max
+        return first or chosen + size <= self._bytes_left
+
+    def spend(self, size: int) -> None:
+        """Archives of that many bytes were merged. Those that could not be do not count: they would stand in the others' way for ever."""
+        self._bytes_left -= size
+
+    @property
+    def parts(self) -> CompactParts:
+        """What the run was made of."""
+        return self._parts
+
+
+class _DeleteFiles(Exception):
+    """A table has some."""
+
+
+class _Topic:
+    """The compaction of one topic's table."""
+
+    def __init__(self, run: Compaction, settings: TopicSettings, state: TopicState, gaps: Gaps, report: TopicCompaction) -> None:
+        self._run = run
+        self._parts = run.parts
+        self._settings = settings
+        self._state = state
+        self._report = report
+        rewriting = run.parts.rewriting
+        self._tables = run.parts.tables(settings.archive.catalog or "")
+        self._target = target_of(settings, state.topic_id, state.partitions, run.parts.cluster_id, rewriting.objects)
+        self._rewriter = TableRewriter(rewriting, self._tables, self._target, gaps, "compact", report.skip)
+        self._rows: dict[int, TopicRows] = {}
+
+    def run(self, *, dry_run: bool) -> None:
+        """Look, and if there is anything to do: settle what earlier runs left, merge, and exchange, a few at a time."""
+        if self._ledger.table_uuid is None:
+            return
+        view = load_table(self._tables, self._target, self._ledger.table_uuid)
+        if view is None:
+            return
+        found = self._chosen(view)
+        if dry_run:
+            self._plan(found)
+            return
+        if not found and not self._ledger.rewrites.under_way:
+            return
+        with self._parts.leadership.turn("compaction"):
+            self._parts.leadership.lead()
+            self._rewriter.settle()
+            schemas = {version: TopicSchema.from_entry(entry) for version, entry in self._ledger.schemas.items()}
+            view = self._rewriter.sound()
+        if view is not None:
+            self._merge(self._chosen(view), view, schemas)
+
+    def _plan(self, found: Iterable[list[Small]]) -> None:
+        """What a run would merge, as far as can be told without looking into the archives."""
+        for run in found:
+            if not self._run.room(sum(one.size for one in run)):
+                self._report.more = True
+                return
+            self._run.spend(sum(one.size for one in run))
+            self._note(run, 0)
+
+    @property
+    def _ledger(self) -> TopicLedger:
+        return self._parts.rewriting.leader.fold.topic(self._state.topic_id)
+
+    def _chosen(self, view: TableView) -> list[list[Small]]:
+        """Runs of archives, each to become one. What a rollback brought back is among it, though the ledger says that it was replaced."""
+        parts, ledger, objects = self._parts, self._ledger, self._parts.rewriting.objects
+        target = CompactTarget(
+            topic_id=self._state.topic_id,
+            spec_id=view.spec_id,
+            granularity=self._settings.archive.partition_by[0],
+            bytes=parts.settings.compact_bytes,
+            closed_us=parts.rewriting.clock.now_us() - round(parts.settings.grace * 1e6),
+            start=ledger.start,
+        )
+        given_up = ChainMap[str, Any](ledger.killed, ledger.rewrites.abandoned, parts.rewriting.leader.fold.condemned)
+        try:
+            found = smalls(self._files(view), lambda path: key_of(objects, path), target, given_up)
+        except _DeleteFiles:
+            why = "the table has delete files of somebody else, which name rows by their file; compact it with that engine"
+            self._report.skip(shown(self._target.identifier), why)
+            return []
+        return list(runs(found, target.bytes))
+
+    def _files(self, view: TableView) -> Iterator[LiveFile]:
+        for file in self._tables.live_files(view):
+            if file.has_deletes:
+                raise _DeleteFiles
+            yield file
+
+    def _merge(self, found: Iterable[list[Small]], view: TableView, schemas: Mapping[int, TopicSchema]) -> None:
+        handful: list[tuple[list[Piece], TopicRows]] = []
+        size = 0
+        for together in self._pieces(found):
+            bytes_ = sum(piece.small.size for piece in together)
+            if not self._run.room(bytes_, size):
+                self._report.more = True
+                break
+            handful.append((together, self._rows_of(together[0].footer.schema_version, schemas, view)))
+            size += bytes_
+            # Where others lead in between a turn holds them up, so it is kept short.
+            if len(handful) == EXCHANGED_TOGETHER_MAX or size >= EXCHANGED_BYTES or not self._parts.leadership.holding:
+                self._handful(handful)
+                handful, size = [], 0
+        if handful:
+            self._handful(handful)
+
+    def _handful(self, handful: Sequence[tuple[list[Piece], TopicRows]]) -> None:
+        """Merge them, and bring them into the table."""
+        leadership = self._parts.leadership
+        with leadership.turn("compaction"):
+            epoch = leadership.lead_anew()  # so that no key was ever used (rule P2)
+            if not leadership.holding:
+                self._exchange(self._made(handful, epoch))
+                return
+        made = self._made(handful, epoch)
+        with leadership.turn("compaction"):
+            leadership.leader.refresh()
+            if leadership.leader.fold.epoch != epoch:
+                raise RetryLater(f"{counted(len(made), 'merged archive')} given up, because another epoch began; the next run goes on")
+            self._exchange(made)
+
+    def _made(self, handful: Sequence[tuple[list[Piece], TopicRows]], epoch: int) -> list[Remade]:
+        return [one for together, rows in handful for one in self._merged(together, rows, epoch)]
+
+    def _pieces(self, found: Iterable[list[Small]]) -> Iterator[list[Piece]]:
+        parts = self._parts
+        for run in found:
+            # Half of an entry: the new archive stands in it as well.
+            for together in pieces(parts.rewriting.objects, run, parts.cluster_id, parts.entry_bytes_max // 2, self._report.skip):
+                if is_worth_it([piece.small for piece in together]):
+                    yield together
+
+    def _rows_of(self, version: int, schemas: Mapping[int, TopicSchema], view: TableView) -> TopicRows:
+        if version not in self._rows:
+            if version not in schemas:
+                raise Halt(
+                    f"the ledger has no schema version {version} of topic {self._state.name}; the control log is older than the archives"
+                )
+            topic = RefineTopic(
+                self._state.topic_id, self._state.name, schemas[version], self._settings.archive.partition_by[0], view.spec_id
+            )
+            self._rows[version] = TopicRows(topic, self._parts.options)
+        return self._rows[version]
+
+    def _merged(self, together: Sequence[Piece], rows: TopicRows, epoch: int) -> Iterator[Remade]:
+        """One archive of several; of what is before and behind one that is damaged, one each. What cannot be merged is said."""
+        parts = self._parts
+        if not is_worth_it([piece.small for piece in together]):
+            return
+        try:
+            written = merge(parts.rewriting.objects, together, rows, parts.cluster_id, parts.options, epoch)
+        except Damaged as error:
+            self._report.skip(together[error.place].small.key, str(error))
+            yield from self._merged(together[: error.place], rows, epoch)
+            yield from self._merged(together[error.place + 1 :], rows, epoch)
+            return
+        if isinstance(written, Conflict):
+            self._report.skip(together[0].small.key, written.why)
+            return
+        olds = tuple(OldArchive(piece.small.key, piece.small.size) for piece in together)
+        yield Remade(olds, tuple(piece.small.path for piece in together), written)
+
+    def _exchange(self, made: Sequence[Remade]) -> None:
+        """Bring merged archives into the table, within a turn."""
+        view = self._rewriter.sound() if made else None
+        exchanged = None if view is None else self._rewriter.exchange(made, view)
+        for item in made:
+            if exchanged is not None and item.key in exchanged.replaced:
+                self._run.spend(sum(old.size for old in item.olds))
+                self._note(item.olds, item.written.archive.size)
+
+    def _note(self, olds: Iterable[OldArchive | Small], size: int) -> None:
+        sizes = [old.size for old in olds]
+        self._report.merged += 1
+        self._report.archives += len(sizes)
+        self._report.bytes_before += sum(sizes)
+        self._report.bytes_after += size

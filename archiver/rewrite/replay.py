@@ -1,0 +1,356 @@
+"""Decodes again what could not be decoded: each archive that holds such records, and of which some decode now, is made anew.
+
+Owns the order of effects (`docs/protocols/replay.md`): archive → FILES_REWRITTEN → the table's swap → REWRITE_SETTLED. Can be killed at any
+step; the next run looks what became of it and goes on. Works in this process, file by file. A topic that cannot go on is reported and left
+out; the others continue. Must never delete an object, and never move a watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from archiver.catalog.commit import CommitLimits
+from archiver.catalog.evidence import Gaps
+from archiver.catalog.tables import Tables, TableView
+from archiver.config.settings import Settings, TopicSettings
+from archiver.ledger.leader import Leader
+from archiver.ledger.leadership import Leadership
+from archiver.ledger.rewrites import OldArchive
+from archiver.objects.cluster import ClusterIdentity
+from archiver.objects.store import ObjectStore
+from archiver.publish.events import Publisher
+from archiver.publish.scope import Scope, check_scope
+from archiver.refine.archive_file import Conflict
+from archiver.refine.column_stats import leaves
+from archiver.refine.planner import known_gaps
+from archiver.refine.prepare_topic import TopicSetup, TopicTable, TopicWork, decide_schema, fetch_schemas, recorded_schemas
+from archiver.refine.rows import TopicRows
+from archiver.refine.task import RefineOptions, RefineTopic, WrittenFile
+from archiver.registry.fetched import Fetch
+from archiver.rewrite.commit import Remade, RewriteParts, TableRewriter
+from archiver.rewrite.redecode import Probe, open_source, probe, rewrite
+from archiver.rewrite.replay_plan import ReplayTarget, refusal, wanted
+from archiver.rewrite.replay_report import ReplayReport, TopicReplay
+from archiver.rewrite.undecoded import DoubtedFile, doubted_files, topic_table
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Corrupted, Deposed, Halt
+from archiver.runtime.ids import IdSource, TopicId
+from archiver.runtime.text import counted
+from archiver.schema.codec import RecordCodec
+from archiver.schema.evolution.state import TopicSchema, arrow_schema
+from archiver.stream.rebuild import Layout
+from intake.log.backlog import Backlog
+from intake.log.fold import TopicState
+from intake.log.sequencer import Sequencer
+
+EXCHANGED_TOGETHER_MAX = 16
+"""Archives that one snapshot exchanges."""
+
+
+@dataclass(frozen=True)
+class ReplayParts:
+    """What a replay needs; put together by the composition root."""
+
+    settings: Settings
+    cluster: ClusterIdentity
+    objects: ObjectStore
+    sequencer: Sequencer
+    leadership: Leadership
+    tables: Callable[[str], Tables]
+    """A configured catalog."""
+    fetch: Fetch
+    limits: CommitLimits
+    options: RefineOptions
+    clock: Clock
+    ids: IdSource
+    progress: Callable[[str], None]
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the data folder."""
+        return self.cluster.cluster_id
+
+    @property
+    def leader(self) -> Leader:
+        """The way into the control log."""
+        return self.leadership.leader
+
+    @property
+    def rewriting(self) -> RewriteParts:
+        """What bringing archives into a table needs."""
+        return RewriteParts(self.objects, self.leader, self.limits, self.clock, self.ids, self.progress)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An archive that was made anew and is in no log yet."""
+
+    file: DoubtedFile
+    written: WrittenFile
+    probe: Probe
+
+    @property
+    def remade(self) -> Remade:
+        """What the table is to learn of it."""
+        assert self.file.key is not None, "only archives are made anew"
+        return Remade((OldArchive(self.file.key, self.file.size),), (self.file.path,), self.written)
+
+
+class ReplayRun:
+    """A replay, on request."""
+
+    def __init__(self, parts: ReplayParts) -> None:
+        self._parts = parts
+        self._layouts: dict[tuple[TopicId, int], Layout] = {}
+        self._fresh = False
+        """This run has an epoch of its own, so its keys are new (rule P2)."""
+        self._files_left = 0
+
+    def run(self, scope: Scope | None, files_max: int, *, dry_run: bool = False) -> ReplayReport:
+        """Make anew at most `files_max` archives of the topics in `scope` (None: all). With `dry_run` nothing is written anywhere.
+
+        Raises `LeaseHeld` if another process leads (a dry run needs no lease), `NotFound` for an unknown topic or partition in `scope`,
+        `Deposed` if a newer leader appears, `RetryLater` or `OutcomeUnknown` if a log cannot be reached. What concerns one topic only is in
+        the report.
+        """
+        parts = self._parts
+        self._files_left, self._fresh = files_max, False
+        report = ReplayReport(dry_run)
+        chosen = self._chosen(scope)
+        if dry_run:
+            parts.leader.refresh()
+            report.epoch = parts.leader.fold.epoch
+            self._topics(report, chosen, scope)
+            return report
+        with parts.leadership.turn("replaying"):
+            report.epoch = parts.leadership.lead()
+            self._topics(report, chosen, scope)
+            report.epoch = parts.leader.epoch
+        return report
+
+    def _chosen(self, scope: Scope | None) -> list[TopicSettings]:
+        topics = self._parts.settings.topics
+        check_scope(scope, topics)
+        found = [topic for topic in topics if topic.archive.kind != "none" and (scope is None or topic.name == scope[0])]
+        return sorted(found, key=lambda topic: topic.name)
+
+    def _topics(self, report: ReplayReport, chosen: Sequence[TopicSettings], scope: Scope | None) -> None:
+        self._parts.sequencer.refresh()
+        intake = self._parts.sequencer.backlog()
+        for settings in chosen:
+            state = intake.topics_by_name.get(settings.name)
+            if state is None:
+                continue
+            found = TopicReplay(settings.name)
+            report.topics.append(found)
+            try:
+                self._topic(settings, state, intake, found, None if scope is None else scope[1], dry_run=report.dry_run)
+            except Deposed:
+                raise
+            except ArchiverError as error:
+                found.failed(error)
+            if found.state != "idle" or found.why:
+                self._parts.progress(f"{found.topic}: {found.state}: {_told(found)}")
+
+    def _topic(
+        self,
+        settings: TopicSettings,
+        state: TopicState,
+        intake: Backlog,
+        report: TopicReplay,
+        partitions: frozenset[int] | None,
+        *,
+        dry_run: bool,
+    ) -> None:
+        if settings.archive.kind == "parquet":
+            report.why = "kind: parquet is not replayed: without a table nothing exchanges two objects in one step"
+            return
+        ledger = self._parts.leader.fold.topic(state.topic_id)
+        if ledger.table_uuid is None:
+            return
+        if dry_run:
+            self._look(settings, state, report, partitions)
+            return
+        parts = self._parts
+        setup = TopicSetup(parts.cluster, parts.objects, parts.leader, parts.tables, parts.fetch, parts.limits, parts.clock)
+        work = setup.prepare(settings, parts.settings.archive_for(settings), state)
+        if work.table is None:
+            return
+        _Topic(self, work, work.table, known_gaps(intake, state.topic_id), report, partitions).run()
+
+    def _look(self, settings: TopicSettings, state: TopicState, report: TopicReplay, partitions: frozenset[int] | None) -> None:
+        """What a replay would do, by the schema that it would put in force."""
+        parts = self._parts
+        ledger = parts.leader.fold.topic(state.topic_id)
+        history = recorded_schemas(ledger)
+        fetched = fetch_schemas(settings, history[-1] if history else None, parts.fetch)
+        tables, view = topic_table(settings, state, ledger, parts.cluster_id, parts.objects, parts.tables)
+        if view is None:
+            return
+        rows = self.rows(state, decide_schema(settings.name, history, fetched, view).schema, settings, view)
+        for file, probed in self.candidates(tables, view, rows, report, partitions):
+            if not self.room():
+                report.more = True
+                return
+            self.note(report, file, probed, None)
+
+    # what both do
+
+    def rows(self, state: TopicState, schema: TopicSchema, settings: TopicSettings, view: TableView) -> TopicRows:
+        """The layout of archives made anew."""
+        topic = RefineTopic(state.topic_id, state.name, schema, settings.archive.partition_by[0], view.spec_id)
+        return TopicRows(topic, self._parts.options)
+
+    def candidates(
+        self, tables: Tables, view: TableView, rows: TopicRows, report: TopicReplay, partitions: frozenset[int] | None
+    ) -> Iterator[tuple[DoubtedFile, Probe]]:
+        """Archives of which something decodes now that did not; what stays as it is goes into the report."""
+        report.schema_version = rows.topic.schema.version
+        target = ReplayTarget(view.spec_id, rows.topic.granularity, partitions)
+        for file in doubted_files(self._parts.objects, rows.topic.topic_id, tables, view):
+            if not wanted(file, target):
+                continue
+            try:
+                probed = probe(self._parts.objects, file, rows)
+            except Corrupted as error:
+                report.skip(file.name, str(error))
+                continue
+            why = refusal(file, target)
+            if probed.decoded and why is not None:
+                report.skip(file.name, why)
+            if probed.decoded == 0 or why is not None:
+                report.left += probed.left + (probed.decoded if why is not None else 0)
+                continue
+            yield file, probed
+
+    def note(self, report: TopicReplay, file: DoubtedFile, probed: Probe, key: str | None) -> None:
+        """One archive that was made anew, or would be."""
+        assert file.archive is not None, "only archives are made anew"
+        report.state = "replayed"
+        report.archives += 1
+        report.decoded += probed.decoded
+        report.left += probed.left
+        report.ranges.append({"partition": file.archive.partition, "base": file.archive.base, "end": file.archive.end, "archive": key})
+        if key is None:
+            self.spend()
+
+    def room(self) -> bool:
+        """May another archive be made anew?"""
+        return self._files_left > 0
+
+    def spend(self) -> None:
+        """One archive was made anew. One that stays as it is does not count: it would stand in the way of those behind it for ever."""
+        self._files_left -= 1
+
+    def own_epoch(self) -> int:
+        """The epoch to make archives under: one of this run's own, so that no key was ever used."""
+        if not self._fresh:
+            self._parts.leader.take_over()
+            self._fresh = True
+        return self._parts.leader.epoch
+
+    def layout(self, topic_id: TopicId, version: int) -> Layout:
+        """How archives of that schema version are read."""
+        known = self._layouts.get((topic_id, version))
+        if known is None:
+            entry = self._parts.leader.fold.topic(topic_id).schemas.get(version)
+            if entry is None:
+                raise Halt(f"the ledger has no schema version {version} of topic id {topic_id}; the control log is older than the archives")
+            schema = TopicSchema.from_entry(entry)
+            known = self._layouts[(topic_id, version)] = Layout(arrow_schema(schema), RecordCodec(schema))
+        return known
+
+    @property
+    def parts(self) -> ReplayParts:
+        """What the run was made of."""
+        return self._parts
+
+
+class _Topic:
+    """The replay of one topic, by its leader."""
+
+    def __init__(
+        self, run: ReplayRun, work: TopicWork, table: TopicTable, gaps: Gaps, report: TopicReplay, partitions: frozenset[int] | None
+    ) -> None:
+        self._run = run
+        self._parts = run.parts
+        self._work = work
+        self._table = table
+        self._gaps = gaps
+        self._report = report
+        self._partitions = partitions
+        self._rewriter = TableRewriter(run.parts.rewriting, table.tables, table.target, gaps, "replay", report.skip)
+
+    def run(self) -> None:
+        """Settle what earlier leaders left, then make anew and exchange, a few archives at a time."""
+        parts = self._parts
+        outcome = self._rewriter.committer.settle(self._table.target, self._gaps)
+        if outcome is not None:
+            publisher = Publisher(parts.cluster.name, parts.leader, parts.clock, parts.ids, parts.settings.events)
+            publisher.table_committed(None, self._work, outcome)
+        self._rewriter.settle()
+        view = self._rewriter.sound()
+        if view is None:
+            return
+        rows = self._run.rows(self._work.state, self._work.schema, self._work.settings, view)
+        made: list[_Made] = []
+        for file, probed in self._run.candidates(self._table.tables, view, rows, self._report, self._partitions):
+            if not self._run.room():
+                self._report.more = True
+                break
+            again = self._make(file, probed, rows)
+            if again is not None:
+                made.append(again)
+            if len(made) == EXCHANGED_TOGETHER_MAX:
+                self._exchange(made, view)
+                made = []
+        if made:
+            self._exchange(made, view)
+
+    def _make(self, file: DoubtedFile, probed: Probe, rows: TopicRows) -> _Made | None:
+        """One archive anew; None, and said why, if that cannot be."""
+        parts = self._parts
+        assert file.archive is not None, "only archives are made anew"
+        try:
+            source = open_source(parts.objects, file, file.archive, parts.cluster_id)
+            epoch = self._run.own_epoch()
+            written = rewrite(parts.objects, source, self._run.layout, rows, parts.cluster_id, parts.options, epoch, probed.left)
+        except Corrupted as error:
+            self._left(file, probed, str(error))
+            return None
+        if isinstance(written, Conflict):
+            self._left(file, probed, written.why)
+            return None
+        self._run.spend()
+        self._report.emptied = sorted({*self._report.emptied, *self._emptied(source.footer.schema_version, rows)})
+        return _Made(file, written, probed)
+
+    def _left(self, file: DoubtedFile, probed: Probe, why: str) -> None:
+        """An archive that stays as it is."""
+        self._report.skip(file.name, why)
+        self._report.left += probed.left + probed.decoded
+
+    def _emptied(self, version: int, rows: TopicRows) -> list[str]:
+        """Columns that archives of that version have and the new ones do not."""
+        kept = {leaf.field_id for leaf in rows.columns.leaves}
+        return [leaf.path for leaf in leaves(self._run.layout(self._work.state.topic_id, version).columns) if leaf.field_id not in kept]
+
+    def _exchange(self, made: Sequence[_Made], view: TableView) -> None:
+        """Bring them into the table, and count what came of it."""
+        exchanged = self._rewriter.exchange([item.remade for item in made], view)
+        if exchanged is None:
+            return
+        self._report.snapshot_id = exchanged.snapshot_id or self._report.snapshot_id
+        for item in made:
+            key = item.written.archive.key
+            if key in exchanged.replaced:
+                self._run.note(self._report, item.file, item.probe, key)
+            else:
+                self._report.left += item.probe.left + item.probe.decoded
+
+
+def _told(report: TopicReplay) -> str:
+    """One line for people."""
+    told = f"{counted(report.decoded, 'key or value', 'keys and values')} decoded, {report.left:,} left as they were"
+    return told if report.why is None else report.why

@@ -1,0 +1,223 @@
+"""Keys and values that could not be decoded: in which files they are, and which records they are.
+
+Owns the look at `__err__`. A table's manifests tell how many nulls a file has in `key.__err__` and `value.__err__`: a file in which all are
+null is never opened. Of the others the row groups are passed over whose statistics say the same, and only a few columns are read. Must
+never write, and never hold more than a batch of a file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from archiver.catalog.identity import load_table, target_of
+from archiver.catalog.tables import Tables, TableView
+from archiver.config.settings import TopicSettings
+from archiver.ledger.archive_visibility import GivenUp
+from archiver.ledger.views import TopicLedger
+from archiver.objects.path_normalization import key_of
+from archiver.objects.paths import ArchiveKey, parse_archive_key
+from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import Corrupted, NotFound, passing
+from archiver.runtime.ids import TopicId
+from archiver.schema.protobuf.error_causes import Cause, cause_of
+from archiver.schema.protobuf.tree import ERR, RAW
+from archiver.stream.archives import find_archives
+from archiver.stream.seal import check_seal
+from intake.log.fold import TopicState
+from intake.parquet_pages import checked_batches
+
+Side = Literal["key", "value"]
+SIDES: tuple[Side, ...] = ("key", "value")
+
+BATCH_ROWS = 16_384
+"""Rows of a file that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtedFile:
+    """A file that may hold what could not be decoded."""
+
+    path: str
+    """As the table names it; the object's key without a table."""
+    key: str | None
+    """None if it lies outside of the data folder."""
+    size: int
+    """Bytes, as the table says."""
+    archive: ArchiveKey | None
+    """What its name says; None if somebody else wrote it."""
+    spec_id: int = 0
+    has_deletes: bool = False
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.key or self.path
+
+
+@dataclass(frozen=True, slots=True)
+class UndecodedBatch:
+    """Rows of which the key or the value could not be decoded, as columns of one length."""
+
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+    errors: dict[Side, pa.Array[Any]]
+    """Texts; null where that side is fine. A side without a schema is not there."""
+    payloads: dict[Side, pa.Array[Any]]
+    """The original bytes of undecoded sides (null of others); empty if they were not asked for."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def told(self) -> Iterator[tuple[int, int, Side, Cause, str]]:
+        """(partition, offset, side, cause, text) of everything that could not be decoded."""
+        texts: dict[Side, list[str | None]] = {side: column.to_pylist() for side, column in self.errors.items()}
+        for row, (partition, offset) in enumerate(zip(self.partitions, self.offsets, strict=True)):
+            for side, of_side in texts.items():
+                why = of_side[row]
+                if why is not None:
+                    yield partition, offset, side, cause_of(why), why
+
+
+def error_fields(schema_json: str) -> dict[Side, int]:
+    """The field ids of `key.__err__` and `value.__err__` in a table's schema; a side without a schema has none."""
+    found: dict[Side, int] = {}
+    columns = {item["name"]: item["type"] for item in json.loads(schema_json)["fields"]}
+    for side in SIDES:
+        kind = columns.get(side)
+        for item in kind.get("fields", []) if isinstance(kind, dict) else []:
+            if item["name"] == ERR:
+                found[side] = item["id"]
+    return found
+
+
+def undecoded_count(tables: Tables, view: TableView) -> int:
+    """How many keys and values of a table have an error in place of their columns, by the manifests alone. Raises as `Tables.live_files`.
+
+    Files without counts, which other writers may add, do not count.
+    """
+    fields = set(error_fields(view.schema_json).values())
+    if not fields:
+        return 0
+    found = 0
+    for file in tables.live_files(view, nulls_of=fields):
+        nulls = dict(file.null_counts)
+        found += sum(file.record_count - nulls[number] for number in fields if number in nulls)
+    return found
+
+
+def topic_table(
+    settings: TopicSettings,
+    state: TopicState,
+    ledger: TopicLedger,
+    cluster_id: str,
+    objects: ObjectStore,
+    tables: Callable[[str], Tables],
+) -> tuple[Tables, TableView | None]:
+    """The catalog and the table of a topic of kind iceberg, for looking; None if there is none. Raises as `load_table`."""
+    catalog = tables(settings.archive.catalog or "")
+    return catalog, load_table(catalog, target_of(settings, state.topic_id, state.partitions, cluster_id, objects), ledger.table_uuid)
+
+
+def doubted_files(objects: ObjectStore, topic_id: TopicId, tables: Tables, view: TableView) -> list[DoubtedFile]:
+    """The files of a table that may hold undecoded keys or values, by the manifests alone: archives in the order of partitions and offsets,
+    then what somebody else wrote. Raises as `Tables.live_files`.
+    """
+    fields = set(error_fields(view.schema_json).values())
+    doubted: list[DoubtedFile] = []
+    for file in tables.live_files(view, nulls_of=fields) if fields else ():
+        nulls = dict(file.null_counts)
+        if all(nulls.get(number) == file.record_count for number in fields):
+            continue
+        key = key_of(objects, file.path)
+        parsed = None if key is None else parse_archive_key(key)
+        archive = parsed if parsed is not None and parsed.topic_id == topic_id else None
+        doubted.append(DoubtedFile(file.path, key, file.file_size, archive, file.spec_id, file.has_deletes))
+    return sorted(doubted, key=_order)
+
+
+def _order(file: DoubtedFile) -> tuple[bool, int, int, str]:
+    archive = file.archive
+    return (True, 0, 0, file.path) if archive is None else (False, archive.partition, archive.base, file.path)
+
+
+def doubted_archives(objects: ObjectStore, topic_id: TopicId, partitions: int, ledger: TopicLedger) -> Iterator[DoubtedFile]:
+    """The archives of a topic without a table that a reader takes, up to the watermarks: nothing but their footers tells more."""
+    for partition in range(partitions):
+        index = find_archives(objects, topic_id, partition, GivenUp.of(ledger, partition))
+        at, end = ledger.start(partition), ledger.watermark(partition)
+        while at < end:
+            found = index.covering(at)
+            if found is None:
+                at = min(end, index.next_base(at) or end)
+                continue
+            yield DoubtedFile(found.key, found.key, found.size, parse_archive_key(found.key))
+            at = found.end
+
+
+def undecoded_rows(objects: ObjectStore, file: DoubtedFile, *, payloads: bool = False) -> Iterator[UndecodedBatch]:
+    """The rows of a file that could not be decoded, in its order. Raises `Corrupted` if the file is gone or cannot be read."""
+    if file.key is None:
+        raise Corrupted(f"{file.path} lies outside of the data folder; it cannot be looked into")
+    try:
+        with objects.open_input(file.key) as source:
+            if file.archive is not None:
+                check_seal(source, file.key)
+            source.seek(0)
+            with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+                yield from _rows(source, parquet, payloads=payloads, ours=file.archive is not None)
+    except (NotFound, pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise passing(error, file.key) or Corrupted(f"{file.key} cannot be read ({error}); restore it") from error
+
+
+def _rows(source: pa.NativeFile, parquet: pq.ParquetFile, *, payloads: bool, ours: bool) -> Iterator[UndecodedBatch]:
+    schema = parquet.schema_arrow
+    sides = [side for side in SIDES if side in schema.names and schema.field(side).type.get_field_index(ERR) >= 0]
+    groups = _row_groups(parquet.metadata, [f"{side}.{ERR}" for side in sides])
+    if not groups:
+        return
+    wanted = ["kafka.partition", "kafka.offset", *(f"{side}.{ERR}" for side in sides)]
+    wanted += [f"{side}.{RAW}" for side in sides] if payloads else []
+    batches = (
+        checked_batches(source, parquet, BATCH_ROWS, groups, wanted)
+        if ours
+        else parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=wanted)
+    )
+    for batch in batches:
+        found: dict[Side, Any] = {side: pc.struct_field(batch.column(side), ERR) for side in sides}
+        bad: Any = None
+        for errors in found.values():
+            bad = errors.is_valid() if bad is None else pc.or_(bad, errors.is_valid())
+        rows = batch.filter(bad)
+        if rows.num_rows:
+            yield UndecodedBatch(
+                pc.struct_field(rows.column("kafka"), "partition").to_pylist(),
+                pc.struct_field(rows.column("kafka"), "offset").to_pylist(),
+                {side: errors.filter(bad) for side, errors in found.items()},
+                {side: _payloads(rows, side) for side in sides} if payloads else {},
+            )
+
+
+def _payloads(rows: pa.RecordBatch, side: Side) -> Any:
+    """The bytes of a side where it was not decoded, as plain binary."""
+    raw: Any = pc.struct_field(rows.column(side), RAW)
+    wrong: Any = pc.struct_field(rows.column(side), ERR)
+    return pc.if_else(wrong.is_valid(), raw.cast(pa.binary()), pa.scalar(None, pa.binary()))
+
+
+def _row_groups(metadata: pq.FileMetaData, wanted: Sequence[str]) -> list[int]:
+    """The row groups in which some wanted column is not all null, or does not tell."""
+    columns = [place for place in range(metadata.num_columns) if metadata.schema.column(place).path in wanted]
+    chosen: list[int] = []
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        told: list[Any] = [rows.column(place).statistics for place in columns]
+        if any(one is None or not one.has_null_count or one.null_count < rows.num_rows for one in told):
+            chosen.append(group)
+    return chosen

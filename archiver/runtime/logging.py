@@ -1,0 +1,100 @@
+"""Logging: one line per event on standard error, for people on a terminal and as JSON elsewhere. And the table of all metrics.
+
+Owns the set-up of the root logger, done once by the composition root. A module logs by `logging.getLogger(__name__)` and passes its values
+by `extra={...}`; they become fields of the line. Promises that no secret that `archiver.runtime.redaction` knows stands in a line, be it in
+the message, in a value or in a traceback; that an event is one line for any text (on a terminal, a traceback follows it); and that a line
+is bounded: `TEXT_MAX` characters of the message and of each value, `TRACEBACK_MAX` of the traceback. Must never write to standard output,
+which belongs to the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TextIO
+
+from archiver.runtime.metric_names import METRICS, Metric
+from archiver.runtime.redaction import excerpt, redacted_document
+from archiver.runtime.text import in_sight
+
+__all__ = ["METRICS", "QUIET", "JsonLines", "Metric", "PlainLines", "setup_logging"]
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+QUIET = ("py4j", "pyspark", "pyiceberg", "urllib3", "botocore")
+"""Libraries whose informative messages say nothing to our operators; their warnings pass."""
+
+
+TEXT_MAX = 8 * 1024
+"""Characters of a message, and of a value: what others sent may stand in both."""
+TRACEBACK_MAX = 64 * 1024
+_SUMMARY_MAX = 2000
+"""Characters of the error itself behind a traceback that was cut."""
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object per event: time, level, logger, message, the values given by `extra`, and the traceback as one text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _instant(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": excerpt(record.getMessage(), TEXT_MAX),
+            **_values(record),
+        }
+        if record.exc_info:
+            line["traceback"] = _traceback(self.formatException(record.exc_info), record.exc_info[1])
+        return in_sight(json.dumps(line, ensure_ascii=False))
+
+
+class PlainLines(logging.Formatter):
+    """One line per event for people; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = "".join(f" {name}={value}" for name, value in _values(record).items())
+        text = in_sight(f"{excerpt(record.getMessage(), TEXT_MAX)}{values}", kept="")
+        line = f"{_instant(record)} {record.levelname.lower():7} {record.name}: {text}"
+        if not record.exc_info:
+            return line
+        return f"{line}\n{in_sight(_traceback(self.formatException(record.exc_info), record.exc_info[1]))}"
+
+
+def setup_logging(level: int = logging.INFO, stream: TextIO | None = None) -> None:
+    """Send every logger's events to `stream` (standard error by default); replaces an earlier set-up of ours."""
+    target = stream if stream is not None else sys.stderr
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(PlainLines() if target.isatty() else JsonLines())
+    handler.set_name("archiver")
+    root = logging.getLogger()
+    for earlier in [known for known in root.handlers if known.get_name() == "archiver"]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(level)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def _instant(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _traceback(text: str, error: BaseException | None) -> str:
+    """The traceback; of one that is cut, the error at its end too."""
+    if len(text) <= TRACEBACK_MAX:
+        return excerpt(text, TRACEBACK_MAX)
+    return f"{excerpt(text, TRACEBACK_MAX)}\n{type(error).__name__}: {excerpt(str(error), _SUMMARY_MAX)}"
+
+
+def _values(record: logging.LogRecord) -> dict[str, object]:
+    """What the caller passed by `extra`; what JSON has no word for, as text."""
+    return {name: _bounded(value) for name, value in vars(record).items() if name not in _OWN}
+
+
+def _bounded(value: object) -> object:
+    if isinstance(value, Mapping | list | tuple):
+        text = json.dumps(document := redacted_document(value), ensure_ascii=False)
+        return document if len(text) <= TEXT_MAX else excerpt(text, TEXT_MAX)
+    return redacted_document(value, TEXT_MAX)

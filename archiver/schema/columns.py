@@ -1,0 +1,259 @@
+"""The columns of a topic's table: Protobuf trees to Iceberg's schema JSON, and from there to the Arrow schema that Parquet is written with.
+
+Owns: the names, order, types and optionality of all columns; the JSON form (frozen: `tests/compat/golden_schema`); which leaves get bounds.
+Promises: one direction only, tree → Iceberg → Arrow. The Arrow schema is a function of the JSON, so its field ids are those in force.
+Fresh ids are handed out level by level, each struct's fields before what is inside them, as catalogs do when they create a table.
+Must never: reuse a field id, or look at Protobuf after the JSON is made.
+
+Choices. `key` and `value` and everything below are optional. `headers`, `kafka`, the header's key, partition, offset and
+ingest_timestamp are required: a record always has them. In a message the order is `__raw__`, `__prefix__`, `__err__` (top level only),
+the fields by number, `__unrecognized__`. Lists and maps of the message are optional with optional elements and values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from archiver.runtime.errors import Corrupted
+from archiver.schema.protobuf.column_names import column_names
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, UNRECOGNIZED, FieldTree, Kind, MessageTree, Shape
+
+FIELD_ID = b"PARQUET:field_id"
+"""Metadata key by which Arrow's Parquet writer takes the field id."""
+
+BOUNDED_LEAVES_MAX = 100
+"""Leaves of key and value that get bounds and statistics; `kafka.*` always does."""
+
+_TYPES: Mapping[Kind, str] = {
+    Kind.DOUBLE: "double",
+    Kind.FLOAT: "float",
+    Kind.INT32: "int",
+    Kind.INT64: "long",
+    Kind.UINT32: "long",
+    Kind.UINT64: "decimal(20, 0)",
+    Kind.SINT32: "int",
+    Kind.SINT64: "long",
+    Kind.FIXED32: "long",
+    Kind.FIXED64: "decimal(20, 0)",
+    Kind.SFIXED32: "int",
+    Kind.SFIXED64: "long",
+    Kind.BOOL: "boolean",
+    Kind.STRING: "string",
+    Kind.BYTES: "binary",
+    Kind.ENUM: "string",
+    Kind.TIMESTAMP: "timestamptz",
+    Kind.ENCODED: "binary",
+}
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BoundedColumn:
+    """A leaf outside lists and maps that gets statistics in Parquet and bounds in the table's manifests."""
+
+    path: tuple[str, ...]
+    """Names from the top, as in ("kafka", "offset"); joined by dots it is the column's path in Parquet."""
+    field_id: int
+    type: str
+    """Iceberg's name of the type."""
+
+    @property
+    def dotted(self) -> str:
+        """The path as Parquet spells it."""
+        return ".".join(self.path)
+
+
+def iceberg_schema(key: MessageTree | None, value: MessageTree | None) -> Json:
+    """The schema of a new table, schema id 0, ids fresh from 1. None: no Protobuf schema, only `__raw__`."""
+    schema: Json = {"type": "struct", "schema-id": 0, "fields": [_column("key", _record(key)), _column("value", _record(value)), *_fixed()]}
+    _number(schema, itertools.count(1))
+    return schema
+
+
+def schema_text(schema: Json) -> str:
+    """The one spelling of a schema that is stored."""
+    return json.dumps(schema, separators=(",", ":"))
+
+
+def _column(name: str, kind: str | Json, required: bool = False) -> Json:
+    return {"id": 0, "name": name, "required": required, "type": kind}
+
+
+def _struct(*fields: Json) -> Json:
+    return {"type": "struct", "fields": list(fields)}
+
+
+def _list(element: str | Json, required: bool = False) -> Json:
+    return {"type": "list", "element-id": 0, "element": element, "element-required": required}
+
+
+def _fixed() -> tuple[Json, Json]:
+    headers = _struct(_column("key", "string", required=True), _column("value", "binary"))
+    kafka = _struct(
+        _column("partition", "int", required=True),
+        _column("offset", "long", required=True),
+        _column("event_timestamp", "timestamptz"),
+        _column("ingest_timestamp", "timestamptz", required=True),
+        _column("batch_start", "long"),
+    )
+    return _column("headers", _list(headers, required=True), required=True), _column("kafka", kafka, required=True)
+
+
+def _record(tree: MessageTree | None) -> Json:
+    """The struct of a key or a value."""
+    raw = _column(RAW, "binary")
+    if tree is None:
+        return _struct(raw)
+    return _struct(raw, _column(PREFIX, "binary"), _column(ERR, "string"), *_message(tree))
+
+
+def _message(tree: MessageTree) -> list[Json]:
+    names = column_names([one.name for one in tree.fields], ())
+    return [*(_column(name, _field_type(one)) for name, one in zip(names, tree.fields, strict=True)), _column(UNRECOGNIZED, "binary")]
+
+
+def _field_type(tree: FieldTree) -> str | Json:
+    item: str | Json = _struct(*_message(tree.message)) if tree.message is not None else _TYPES[tree.kind]
+    if tree.shape is Shape.REPEATED:
+        return _list(item)
+    if tree.shape is Shape.MAP:
+        assert tree.key is not None
+        return {"type": "map", "key-id": 0, "key": _TYPES[tree.key.kind], "value-id": 0, "value": item, "value-required": False}
+    return item
+
+
+def _number(kind: str | Json, ids: Iterator[int]) -> None:
+    """Give every id inside `kind` a number, in the order catalogs use."""
+    if isinstance(kind, str):
+        return
+    if kind["type"] == "struct":
+        for one in kind["fields"]:
+            one["id"] = next(ids)
+        for one in kind["fields"]:
+            _number(one["type"], ids)
+    elif kind["type"] == "list":
+        kind["element-id"] = next(ids)
+        _number(kind["element"], ids)
+    else:
+        kind["key-id"], kind["value-id"] = next(ids), next(ids)
+        _number(kind["value"], ids)
+
+
+def column_type(tree: FieldTree) -> str | Json:
+    """The type of a field's column, without ids."""
+    return _field_type(tree)
+
+
+def new_column(tree: FieldTree, ids: Iterator[int]) -> Json:
+    """An optional column of the tree's name for a field that has none yet, with fresh ids for it and for what is inside."""
+    column = _column(tree.name, _field_type(tree))
+    column["id"] = next(ids)
+    _number(column["type"], ids)
+    return column
+
+
+def message_columns(struct: Json, ids: Iterator[int]) -> None:
+    """Add to the struct of a key or a value, in place, what of the archiver's own columns for a message it does not have yet."""
+    have = {one["name"] for one in struct["fields"]}
+    for name, kind in ((PREFIX, "binary"), (ERR, "string"), (UNRECOGNIZED, "binary")):
+        if name not in have:
+            struct["fields"].append({**_column(name, kind), "id": next(ids)})
+
+
+def field_ids(tree: MessageTree, struct: Json) -> dict[str, int]:
+    """Field ids by path of Protobuf field numbers: "3" a field, "3/1" a field of the message in it (or a map's key), "3/2" a map's value.
+
+    `struct` is the Iceberg struct that `tree` was mapped to; its names are those of the columns, or the wanted ones of a first schema. The
+    element of a list has no number of its own: its id stands in the JSON.
+    """
+    result: dict[str, int] = {}
+    by_name = {one["name"]: one for one in struct["fields"]}
+    names = column_names([one.name for one in tree.fields], ())
+    for one, name in zip(tree.fields, names, strict=True):
+        column = by_name[name]
+        result[str(one.number)] = column["id"]
+        kind, prefix = column["type"], str(one.number)
+        if one.shape is Shape.MAP:
+            result[f"{prefix}/1"], result[f"{prefix}/2"] = kind["key-id"], kind["value-id"]
+            kind, prefix = kind["value"], f"{prefix}/2"
+        elif one.shape is Shape.REPEATED:
+            kind = kind["element"]
+        if one.message is not None:
+            result.update({f"{prefix}/{path}": number for path, number in field_ids(one.message, kind).items()})
+    return result
+
+
+def arrow_schema_of(schema: Json) -> pa.Schema:
+    """The Arrow schema with field ids in the metadata of every field, list element, map key and map value.
+
+    Raises Corrupted for a type that this version does not write.
+    """
+    return pa.schema([_arrow_field(one["name"], one["type"], one["id"], one["required"]) for one in schema["fields"]])
+
+
+def _arrow_field(name: str, kind: str | Json, field_id: int, required: bool) -> pa.Field[Any]:
+    return pa.field(name, _arrow_type(kind), nullable=not required, metadata={FIELD_ID: str(field_id).encode()})
+
+
+def _arrow_type(kind: str | Json) -> pa.DataType:
+    if isinstance(kind, str):
+        return _arrow_primitive(kind)
+    if kind["type"] == "struct":
+        return pa.struct([_arrow_field(one["name"], one["type"], one["id"], one["required"]) for one in kind["fields"]])
+    if kind["type"] == "list":
+        return pa.list_(_arrow_field("element", kind["element"], kind["element-id"], kind["element-required"]))
+    if kind["type"] == "map":
+        key = _arrow_field("key", kind["key"], kind["key-id"], required=True)
+        value = _arrow_field("value", kind["value"], kind["value-id"], kind["value-required"])
+        make_map: Any = pa.map_  # its stub knows types only, not fields
+        result: pa.DataType = make_map(key, value)
+        return result
+    raise Corrupted(f"the recorded schema has the type {kind['type']!r}, which this version does not know; use the version that wrote it")
+
+
+def _arrow_primitive(kind: str) -> pa.DataType:
+    if kind in _ARROW:
+        return _ARROW[kind]
+    decimal = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", kind)
+    if decimal is None:
+        raise Corrupted(f"the recorded schema has the type {kind!r}, which this version does not know; use the version that wrote it")
+    return pa.decimal128(int(decimal[1]), int(decimal[2]))
+
+
+def bounded_columns_of(schema: Json) -> tuple[BoundedColumn, ...]:
+    """The leaves with bounds: the first 100 of key and value in the order of the schema, then all of `kafka`.
+
+    None is inside a list or a map.
+    """
+    leaves = list(_leaves((), schema["fields"]))
+    kafka = [one for one in leaves if one.path[0] == "kafka"]
+    others = [one for one in leaves if one.path[0] != "kafka"]
+    return (*others[:BOUNDED_LEAVES_MAX], *kafka)
+
+
+def _leaves(above: tuple[str, ...], fields: list[Json]) -> Iterator[BoundedColumn]:
+    for one in fields:
+        path = (*above, one["name"])
+        if isinstance(one["type"], str):
+            yield BoundedColumn(path, one["id"], one["type"])
+        elif one["type"]["type"] == "struct":
+            yield from _leaves(path, one["type"]["fields"])

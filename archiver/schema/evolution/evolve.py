@@ -1,0 +1,281 @@
+"""What a message's newest fields mean for the columns of a key or a value that were ever made.
+
+Owns the evolution rules (docs/protocols/schema-evolution.md): which field goes on in which column, which column is renamed or widened, and
+when a field gets a new one. Pure: works on a copy of the newest recorded Iceberg JSON, which has every column ever made.
+Promises: no column is taken away, moved into another struct, or given to another field number; ids come from the counter it is given, and
+nothing else has a new id. New columns stand at the end of their struct.
+Must never: look at names to find a column. Field numbers and the ids of what surrounds them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from archiver.schema.columns import Json, column_type, field_ids, message_columns, new_column
+from archiver.schema.evolution.changes import Change
+from archiver.schema.evolution.differences import Difference, field_text, wire_difference
+from archiver.schema.evolution.field_history import Former, Past, inside, mapped
+from archiver.schema.protobuf.column_names import column_names
+from archiver.schema.protobuf.tree import FieldTree, MessageTree, Shape
+
+SideName = Literal["key", "value"]
+
+_WIDER = frozenset({("int", "long"), ("float", "double")})
+"""Iceberg's promotions between the types that are in our tables, but for decimals."""
+
+
+def settled_names(tree: MessageTree) -> MessageTree:
+    """The tree of a message that has no columns yet, with the names its columns get."""
+    names = column_names([one.name for one in tree.fields], ())
+    fields = (replace(_settled_inside(one), name=name) for one, name in zip(tree.fields, names, strict=True))
+    return replace(tree, fields=tuple(fields))
+
+
+def _settled_inside(field: FieldTree) -> FieldTree:
+    return field if field.message is None else replace(field, message=settled_names(field.message))
+
+
+def widened(column: str | Json, wanted: str | Json) -> str | Json | None:
+    """The type of a column that goes on as a field of type `wanted`: as it is, or wider; None if the two do not fit.
+
+    Of structs the fields are not compared, and the same object comes back. Keys of maps never change.
+    """
+    if isinstance(column, str) or isinstance(wanted, str):
+        return _widened_scalar(column, wanted) if isinstance(column, str) and isinstance(wanted, str) else None
+    if column["type"] != wanted["type"] or column.get("key") != wanted.get("key"):
+        return None
+    if column["type"] == "struct":
+        return column
+    part = "element" if column["type"] == "list" else "value"
+    item = widened(column[part], wanted[part])
+    return None if item is None else {**column, part: item}
+
+
+def _widened_scalar(column: str, wanted: str) -> str | None:
+    if column == wanted or is_wider(wanted, column):
+        return column
+    return wanted if is_wider(column, wanted) else None
+
+
+def is_wider(narrow: str, wide: str) -> bool:
+    """Whether Iceberg may change a column from the first type to the second."""
+    if (narrow, wide) in _WIDER:
+        return True
+    a, b = decimal_of(narrow), decimal_of(wide)
+    return a is not None and b is not None and a[1] == b[1] and a[0] < b[0]
+
+
+def decimal_of(kind: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type, however it is spelled."""
+    if not (kind.startswith("decimal(") and kind.endswith(")")):
+        return None
+    precision, _, scale = kind[len("decimal(") : -1].partition(",")
+    return int(precision), int(scale)
+
+
+def type_text(kind: str | Json) -> str:
+    """A column's type for people, without what is in a struct."""
+    if isinstance(kind, str):
+        return kind.replace(" ", "")
+    if kind["type"] == "list":
+        return f"list<{type_text(kind['element'])}>"
+    if kind["type"] == "map":
+        return f"map<{type_text(kind['key'])},{type_text(kind['value'])}>"
+    return "struct"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A struct whose fields are a message's."""
+
+    struct: Json
+    owner: int
+    """Id of the column, element or map value that the struct is the type of."""
+    message: str
+    """Full name of the message, for people."""
+    numbers: str
+    """Field numbers that lead here, each with a slash behind it."""
+    names: str
+    """The same as field names, each with a dot behind it."""
+    columns: str
+    """The same as column names from the top."""
+
+
+class SideEvolution:
+    """One walk through a key's or a value's newest message."""
+
+    def __init__(self, side: SideName, past: Past, ids: Iterator[int]) -> None:
+        self._side: SideName = side
+        self._past = past
+        self._ids = ids
+        self.field_ids: dict[str, int] = {}
+        """Of the fields that the message has now."""
+        self.changes: list[Change] = []
+
+    def carry_on(self, column: Json, tree: MessageTree, wanted: MessageTree) -> None:
+        """Bring the `key` or `value` column (changed in place) to the message: `wanted` is the tree with the names it asks for."""
+        message_columns(column["type"], self._ids)
+        self._message(tree, wanted, _Place(column["type"], column["id"], tree.full_name, "", "", f"{self._side}."))
+
+    def drop_all(self, column: Json) -> None:
+        """The key or value has no message any more: its columns stay as they are."""
+        place = _Place(column["type"], column["id"], "", "", "", f"{self._side}.")
+        self._dropped(MessageTree((), ""), place, {})
+
+    def _message(self, tree: MessageTree, wanted: MessageTree, place: _Place) -> None:
+        columns: dict[int, Json] = {one["id"]: one for one in place.struct["fields"]}
+        formers = [self._former(place, one, columns) for one in tree.fields]
+        names = _names(wanted.fields, formers, columns)
+        numbers = {former.field.name: number for number, former in self._current(place).items()}
+        for one, want, former, name in zip(tree.fields, wanted.fields, formers, names, strict=True):
+            moved = _moved(one, place, numbers.get(one.name), tree)
+            if former is None:
+                self._new(one, want, name, place, moved)
+            else:
+                self._go_on(one, want, former, columns[former.column], name, place, moved)
+        self._dropped(tree, place, columns)
+
+    def _former(self, place: _Place, field: FieldTree, columns: dict[int, Json]) -> Former | None:
+        """The newest column of that field number whose type fits."""
+        wanted = column_type(field)
+        candidates = self._past.formers.get((place.owner, field.number), ())
+        return next((one for one in candidates if widened(columns[one.column]["type"], wanted) is not None), None)
+
+    def _current(self, place: _Place) -> dict[int, Former]:
+        return self._past.current.get(place.owner, {})
+
+    def _new(self, field: FieldTree, want: FieldTree, name: str, place: _Place, moved: str) -> None:
+        named = replace(_settled_inside(want), name=name)
+        column = new_column(named, self._ids)
+        place.struct["fields"].append(column)
+        ids = field_ids(MessageTree((named,), ""), {"fields": [column]})
+        self.field_ids.update({f"{place.numbers}{path}": number for path, number in ids.items()})
+        formers = self._past.formers.get((place.owner, field.number), ())
+        now = type_text(column["type"])
+        if formers:
+            last = self._current(place).get(field.number, formers[0])
+            difference = Difference(field_text(last.field), field_text(field), compatible=False)
+            columns = {one["id"]: one for one in place.struct["fields"]}
+            former = columns[last.column]
+            why = (
+                f"field {field.name} = {field.number} of message {place.message} was {difference.was} and is {difference.now}, which does "
+                f"not fit column {place.columns}{former['name']}; older rows keep their values there"
+            )
+            self._tell(place, field, "new_column", column, type_text(former["type"]), now, why, compatible=False)
+            return
+        self._tell(place, field, "added", column, "", now, moved, compatible=not moved)
+
+    def _go_on(self, field: FieldTree, want: FieldTree, former: Former, column: Json, name: str, place: _Place, moved: str) -> None:
+        current = self._current(place).get(field.number)
+        was_name, was_type = column["name"], type_text(column["type"])
+        kind = widened(column["type"], column_type(field))
+        assert kind is not None
+        column["name"], column["type"] = name, kind
+        self._record_ids(field, column, place)
+        difference = wire_difference(former.field, field, names=was_name == name)
+        if current is None or current.column != former.column:
+            self._restored(field, column, place, current, difference)
+            difference = None
+        if was_name != name:
+            self._tell(place, field, "renamed", column, was_name, name, moved, compatible=not moved)
+        if was_type != type_text(kind):
+            compatible = difference is None or difference.compatible
+            self._tell(place, field, "widened", column, was_type, type_text(kind), _wire_why(difference), compatible)
+            difference = None
+        if difference is not None:
+            why = _wire_why(difference) or moved
+            self._tell(place, field, "unchanged_column", column, difference.was, difference.now, why, difference.compatible and not moved)
+        if field.message is not None and want.message is not None:
+            struct, owner = inside(column)
+            numbers = f"{place.numbers}{field.number}/" + ("2/" if field.shape is Shape.MAP else "")
+            names, columns = f"{place.names}{field.name}.", f"{place.columns}{column['name']}."
+            self._message(field.message, want.message, _Place(struct, owner, field.message.full_name, numbers, names, columns))
+
+    def _record_ids(self, field: FieldTree, column: Json, place: _Place) -> None:
+        path = f"{place.numbers}{field.number}"
+        self.field_ids[path] = column["id"]
+        if field.shape is Shape.MAP:
+            self.field_ids[f"{path}/1"], self.field_ids[f"{path}/2"] = column["type"]["key-id"], column["type"]["value-id"]
+
+    def _restored(self, field: FieldTree, column: Json, place: _Place, current: Former | None, difference: Difference | None) -> None:
+        now = type_text(column["type"])
+        if current is not None:
+            was = type_text(mapped(place.struct)[current.column]["type"])
+            why = (
+                f"field {field.name} = {field.number} of message {place.message} was {field_text(current.field)} and is "
+                f"{field_text(field)} again; it goes on in the column that it had with that type"
+            )
+            self._tell(place, field, "restored", column, was, now, why, compatible=False)
+            return
+        compatible = difference is None or difference.compatible
+        self._tell(place, field, "restored", column, "", now, _wire_why(difference), compatible)
+
+    def _dropped(self, tree: MessageTree, place: _Place, columns: dict[int, Json]) -> None:
+        """Columns of fields that are gone; those of fields inside them went with them, and are not told one by one."""
+        columns = columns or mapped(place.struct)
+        for number, former in sorted(self._current(place).items()):
+            if number not in tree.by_number():
+                column = columns[former.column]
+                why = "its column stays, and new rows have null there"
+                self._tell(place, former.field, "dropped", column, type_text(column["type"]), "", why, compatible=True)
+
+    def _tell(
+        self,
+        place: _Place,
+        field: FieldTree,
+        what: Literal["added", "dropped", "restored", "renamed", "widened", "new_column", "unchanged_column"],
+        column: Json,
+        was: str,
+        now: str,
+        why: str,
+        compatible: bool,
+    ) -> None:
+        self.changes.append(
+            Change(
+                side=self._side,
+                path=f"{place.numbers}{field.number}",
+                field=f"{place.names}{field.name}",
+                what=what,
+                column=f"{place.columns}{column['name']}",
+                field_id=column["id"],
+                was=was,
+                now=now,
+                why=why,
+                compatible=compatible,
+            )
+        )
+
+
+def _names(wanted: Sequence[FieldTree], formers: Sequence[Former | None], columns: dict[int, Json]) -> list[str]:
+    """Each field's column name: the one it has as long as the field asks for the same, else the one it asks for, or that with a number.
+
+    Columns that are about to be renamed give up their names together, so that two fields can swap theirs.
+    """
+    stays = [former is not None and former.wanted == want.name for want, former in zip(wanted, formers, strict=True)]
+    leaving = {former.column for former, same in zip(formers, stays, strict=True) if former is not None and not same}
+    taken = [column["name"] for number, column in columns.items() if number not in leaving]
+    asking = iter(column_names([want.name for want, same in zip(wanted, stays, strict=True) if not same], taken))
+    return [
+        columns[former.column]["name"] if same and former is not None else next(asking) for former, same in zip(formers, stays, strict=True)
+    ]
+
+
+def _moved(field: FieldTree, place: _Place, before: int | None, tree: MessageTree) -> str:
+    """Why it is no good that a field of that name had the number `before`; empty if there was none, or it is the same."""
+    if before in (None, field.number):
+        return ""
+    heir = next((one.name for one in tree.fields if one.number == before), None)
+    return (
+        f"field {field.name} of message {place.message} had number {before} and has number {field.number}: to Protobuf these are two "
+        f"fields, and what the former number brings is {'unknown to the new schema' if heir is None else f'field {heir} there'}"
+    )
+
+
+def _wire_why(difference: Difference | None) -> str:
+    if difference is None or difference.compatible:
+        return ""
+    return (
+        f"{difference.was} and {difference.now} are different on the wire: records made with one schema are not read rightly by the other"
+    )

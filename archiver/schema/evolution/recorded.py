@@ -1,0 +1,113 @@
+"""A topic's schema as the control log records it.
+
+Owns: `TopicSchema` and `SourceSchema`, and their form in SCHEMA entries. Promises: what is read back from an entry is what was written.
+Must never: decide anything. `state` is what others import.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from archiver.proto import control_log_pb2
+from archiver.runtime.errors import Corrupted
+from archiver.runtime.redaction import excerpt
+from archiver.schema.columns import Json
+from archiver.schema.protobuf.descriptors import Envelope, Source
+from archiver.schema.protobuf.tree import RECURSION_DEPTH
+
+
+@dataclass(frozen=True)
+class SourceSchema:
+    """The Protobuf side of a key or a value, as recorded."""
+
+    message: str
+    """Full name of the message."""
+    descriptor_set: bytes
+    """A serialized FileDescriptorSet with every file the message needs."""
+    field_ids: Mapping[str, int]
+    """Path of field numbers to Iceberg field id, as `layout.field_ids` spells it; of the fields that the message has in this version."""
+    recursion_depth: int = RECURSION_DEPTH
+    """As in `Source`."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """As in `Source`."""
+    envelope: Envelope | None = None
+    """As in `Source`."""
+
+    def source(self) -> Source:
+        """The same without ids."""
+        return Source(self.message, self.descriptor_set, self.recursion_depth, self.columns, self.envelope)
+
+    @staticmethod
+    def of(source: Source, field_ids: Mapping[str, int]) -> SourceSchema:
+        """What is recorded of a source."""
+        return SourceSchema(source.message, source.descriptor_set, field_ids, source.recursion_depth, source.columns, source.envelope)
+
+
+@dataclass(frozen=True)
+class TopicSchema:
+    """The columns of a topic from one SCHEMA entry on."""
+
+    version: int
+    """1, 2, … per topic."""
+    iceberg_json: str
+    """Iceberg's JSON form with the field ids in force. It has every column the topic ever had: those that no field of this version has are
+    dropped ones."""
+    key: SourceSchema | None
+    """None: the key has no schema."""
+    value: SourceSchema | None
+    """None: the value has no schema."""
+
+    def sides(self) -> tuple[SourceSchema | None, SourceSchema | None]:
+        """Key and value."""
+        return self.key, self.value
+
+    def to_entry(self, topic_id: bytes) -> control_log_pb2.SchemaChanged:
+        """The entry's body for the control log. `topic_id`: 16 bytes."""
+        entry = control_log_pb2.SchemaChanged(topic_id=topic_id, version=self.version, iceberg_schema=self.iceberg_json)
+        for theirs, ours in ((entry.key, self.key), (entry.value, self.value)):
+            if ours is not None:
+                _write(theirs, ours)
+        return entry
+
+    @staticmethod
+    def from_entry(entry: control_log_pb2.SchemaChanged) -> TopicSchema:
+        """The state that an entry records. Raises Corrupted if its JSON cannot be read."""
+        parse_schema_json(entry.iceberg_schema)
+        key = _read(entry.key) if entry.HasField("key") else None
+        value = _read(entry.value) if entry.HasField("value") else None
+        return TopicSchema(entry.version, entry.iceberg_schema, key, value)
+
+    def schema(self) -> Json:
+        """The Iceberg schema as parsed JSON, the caller's own."""
+        return parse_schema_json(self.iceberg_json)
+
+
+def parse_schema_json(text: str) -> Json:
+    """Iceberg's JSON form of a schema; raises Corrupted if it is none."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise Corrupted(f"an iceberg schema cannot be read: {error}; text begins {excerpt(text, 60)!r}") from error
+    if not isinstance(schema, dict) or schema.get("type") != "struct":
+        raise Corrupted(f"an iceberg schema is not a struct; text begins {excerpt(text, 60)!r}")
+    return schema
+
+
+def _write(entry: control_log_pb2.SchemaChanged.Source, side: SourceSchema) -> None:
+    entry.message, entry.descriptor_set = side.message, side.descriptor_set
+    entry.field_ids.update(side.field_ids)
+    if side.recursion_depth != RECURSION_DEPTH:
+        entry.recursion_depth = side.recursion_depth
+    entry.columns.update(dict(side.columns))
+    if side.envelope is not None:
+        entry.enveloped = True
+        for number, indexes in side.envelope.ids:
+            entry.ids.add(id=number, indexes=indexes)
+
+
+def _read(entry: control_log_pb2.SchemaChanged.Source) -> SourceSchema:
+    envelope = Envelope(tuple((one.id, tuple(one.indexes)) for one in entry.ids)) if entry.enveloped else None
+    depth = entry.recursion_depth if entry.HasField("recursion_depth") else RECURSION_DEPTH
+    return SourceSchema(entry.message, entry.descriptor_set, dict(entry.field_ids), depth, tuple(sorted(entry.columns.items())), envelope)

@@ -1,0 +1,197 @@
+"""What a topic's schema says of payloads before they are stored: do they decode, and what stands before them.
+
+`EdgeCheck` gives the verdict of `RecordCodec` without its columns. It also refuses a record with more fields and list elements than
+`elements_max`, because checking it would take too long. Payloads are checked in pieces of bounded size. Thread-safe: one thread at a time
+decodes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.codec import emptied
+from archiver.schema.envelope import opened
+from archiver.schema.evolution.state import arrow_schema, column_tree, decide
+from archiver.schema.protobuf.complete_engine import ProtobufEngine
+from archiver.schema.protobuf.decoded_size import Meter, portions, refusal_of
+from archiver.schema.protobuf.descriptors import Source
+from archiver.schema.protobuf.error_causes import TOO_MANY_FIELDS, Cause, cause_of
+from archiver.schema.protobuf.tree import ERR, PREFIX, RAW, Kind, MessageTree
+
+PIECE_BYTES = 8 * 2**20
+"""Of payloads that are decoded at a time."""
+ELEMENTS_MAX = 1_000_000
+"""Fields and list elements of one record, where the settings do not say otherwise."""
+FEW_ROWS = 32
+"""So few go to the complete engine, which begins more quickly than the fast one."""
+_MAGIC = b"\x00"
+_ID_END = 5
+"""Where the schema id of an envelope ends."""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was found in some payloads."""
+
+    errors: Mapping[int, str]
+    """Row to reason, as `__err__` has it."""
+    unknown_ids: Mapping[int, int]
+    """Of those, the rows whose envelope has a schema id that the schema does not know, and the id."""
+
+    def cause(self, row: int) -> Cause:
+        """Why the row does not decode."""
+        return cause_of(self.errors[row])
+
+
+class EdgeCheck:
+    """Checks the keys or the values of a topic."""
+
+    def __init__(self, source: Source, complete: bool = True, newest_id: int | None = None, elements_max: int = ELEMENTS_MAX) -> None:
+        """`complete`: whether the source's envelope has every id that a record can have; `newest_id`: the one that `coerced` writes, the
+        highest if it is not given. Raises ConfigInvalid for a message that is not mapped.
+        """
+        self.source = source
+        self.complete = complete
+        self._newest_id = newest_id
+        self._elements_max = elements_max
+        self._lock = threading.Lock()
+        schema = decide("edge", (), None, source).schema
+        assert schema.value is not None, "the source is the value's"
+        beside = (RAW, PREFIX, ERR)
+        columns = pa.struct([one for one in arrow_schema(schema).field("value").type if one.name not in beside])
+        tree = column_tree(schema.value, schema.schema()["fields"][1]["type"])
+        from archiver.schema.protobuf.ptars_engine import PtarsEngine  # the complete engine works where ptars cannot be installed
+
+        self._few = ProtobufEngine(tree, columns)
+        self._many = PtarsEngine(tree, columns)
+        self._meter, self._elements = Meter(tree), Meter(tree, columns=False)
+        self._parsing_tells = _parsing_tells(tree)
+        # A version that does not have the message has no indexes for it.
+        ids = {} if source.envelope is None else {number: indexes for number, indexes in source.envelope.ids if indexes}
+        self._heads = {head[:_ID_END]: head for head in (envelope_of(*one) for one in ids.items())}
+        newest = newest_id if newest_id in ids else max(ids, default=None)
+        self._head = None if newest is None else envelope_of(newest, ids[newest])
+
+    def is_for(self, source: Source, complete: bool, newest_id: int | None = None) -> bool:
+        """Whether it was made of these."""
+        return (self.source, self.complete, self._newest_id) == (source, complete, newest_id)
+
+    def check(self, payloads: Array) -> Checked:
+        """What is wrong with binary payloads; nulls are fine."""
+        with self._lock:
+            return self._checked(payloads)
+
+    def _checked(self, payloads: Array) -> Checked:
+        errors: dict[int, str] = {}
+        unknown: dict[int, int] = {}
+        if len(payloads) <= FEW_ROWS and self._check_few(payloads, errors):
+            return Checked(errors, unknown)
+        lengths = pc.fill_null(pc.binary_length(payloads), 0).to_numpy(zero_copy_only=False)
+        sums = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+        start = 0
+        while start < len(payloads):
+            end = max(start + 1, int(np.searchsorted(sums, sums[start] + PIECE_BYTES, side="right")) - 1)
+            self._check(payloads.slice(start, end - start), start, errors, unknown)
+            start = end
+        return Checked(errors, unknown)
+
+    def coerced(self, payloads: Array, checked: Checked) -> Array:
+        """The payloads, with an envelope before those that decode and have none; the same object if that is none of them."""
+        if self._head is None:
+            return payloads
+        if len(payloads) <= FEW_ROWS:
+            given = payloads.to_pylist()
+            few = [
+                self._head + payload if payload is not None and payload[:1] != _MAGIC and row not in checked.errors else payload
+                for row, payload in enumerate(given)
+            ]
+            return payloads if few == given else arrow.array(few, pa.binary())
+        bare = pc.and_(payloads.is_valid(), pc.invert(pc.fill_null(pc.starts_with(payloads, pattern=_MAGIC), True)))
+        if checked.errors:
+            fine = np.ones(len(payloads), bool)
+            fine[list(checked.errors)] = False
+            bare = pc.and_(bare, arrow.array(fine))
+        if not pc.any(bare, min_count=0).as_py():
+            return payloads
+        enveloped = pc.binary_join_element_wise(arrow.scalar(self._head, pa.binary()), payloads, arrow.scalar(b"", pa.binary()))
+        return pc.if_else(bare, enveloped, payloads)
+
+    def _check_few(self, payloads: Array, errors: dict[int, str]) -> bool:
+        """Check payloads one by one; False if one has an envelope that must be looked at more closely."""
+        messages: dict[int, bytes] = {}
+        for row, payload in enumerate(payloads.to_pylist()):
+            if payload is None:
+                continue
+            if self.source.envelope is not None and payload[:1] == _MAGIC:
+                head = self._heads.get(payload[:_ID_END])
+                if head is None or not payload.startswith(head):
+                    return False
+                messages[row] = payload[len(head) :]
+            else:
+                messages[row] = payload
+        for row, message in messages.items():
+            why = self._too_many(message) or self._few_error(message)
+            if why is not None:
+                errors[row] = why
+        return True
+
+    def _too_many(self, message: bytes) -> str | None:
+        """Why a message is too large to be decoded, or takes too long to be checked."""
+        why = self._meter.too_many(message)
+        if why is None and self._elements.values(message, self._elements_max) > self._elements_max:
+            why = self._too_long()
+        return why
+
+    def _few_error(self, message: bytes) -> str | None:
+        return self._few.refusal(message) if self._parsing_tells else self._few.error_of(message)
+
+    def _too_long(self) -> str:
+        return f"cannot be decoded as {self.source.message}: more than {self._elements_max} {TOO_MANY_FIELDS}"
+
+    def _check(self, payloads: Array, first: int, errors: dict[int, str], unknown: dict[int, int]) -> None:
+        rows = np.arange(first, first + len(payloads))
+        if payloads.null_count:
+            rows = rows[payloads.is_valid().to_numpy(zero_copy_only=False)]
+            payloads = payloads.drop_null()
+        if self.source.envelope is not None:
+            found = opened(payloads, self.source.envelope)
+            for row, why in found.errors.items():
+                errors[int(rows[row])] = f"cannot be decoded as {self.source.message}: {why}"
+                if cause_of(why) == "unknown_schema":
+                    unknown[int(rows[row])] = int.from_bytes(payloads[row].as_py()[1:_ID_END], "big")
+            payloads = found.messages
+        large = dict.fromkeys(self._elements.beyond(payloads, self._elements_max), self._too_long())
+        large.update(dict.fromkeys(self._meter.beyond(payloads), refusal_of(self.source.message)))
+        for row, why in large.items():
+            errors.setdefault(int(rows[row]), why)
+        if large:
+            payloads = emptied(payloads, list(large))
+        for start, end in portions(len(payloads), [self._meter.bounds(payloads)]):
+            for row, why in self._many.errors(payloads.slice(start, end - start)).items():
+                errors.setdefault(int(rows[start + row]), why)
+
+
+def _parsing_tells(tree: MessageTree) -> bool:
+    """Whether every payload that the parser takes has a place in the columns."""
+    for one in tree.fields:
+        if one.kind is Kind.TIMESTAMP or one.json is not None or not (one.message is None or _parsing_tells(one.message)):
+            return False
+    return True
+
+
+def envelope_of(schema_id: int, indexes: Sequence[int]) -> bytes:
+    """The envelope of a message, in the short spelling where there is one."""
+    numbers = bytearray()
+    for number in (0,) if tuple(indexes) == (0,) else (len(indexes), *indexes):
+        rest = number << 1  # zigzag; none is negative
+        while rest >= 0x80:
+            numbers.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        numbers.append(rest)
+    return _MAGIC + schema_id.to_bytes(_ID_END - 1, "big") + bytes(numbers)

@@ -1,0 +1,90 @@
+"""The names of columns: what a field's column is called, and what happens when that name is taken.
+
+Owns: the one rule for clashes (`column_names`) and the renaming by configuration (`wanted_names`).
+Promises: pure; the same input gives the same names. No clash stops a topic: the name gets a suffix.
+Must never: give a name twice at one level, compared without case (engines fold it), nor one of the archiver's own columns.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.protobuf.tree import RESERVED_NAMES, FieldTree, MessageTree
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMES_SHOWN = 5
+
+
+def column_names(wanted: Sequence[str], taken: Iterable[str]) -> list[str]:
+    """A name for each wanted one, in order: itself, or where it is taken `NAME_v2`, `NAME_v3`, …; first come keeps it.
+
+    `taken`: the names of the other columns at this level, dropped ones too. Our own columns' names are always taken. Case does not count.
+    """
+    used = {name.lower() for name in (*RESERVED_NAMES, *taken)}
+    names: list[str] = []
+    first_free: dict[str, int] = {}
+    for want in wanted:
+        name, number = want, first_free.get(want.lower(), 2)
+        while name.lower() in used:
+            name, number = f"{want}_v{number}", number + 1
+        # Names are only added: a suffix that was taken once is never tried again.
+        first_free[want.lower()] = number
+        used.add(name.lower())
+        names.append(name)
+    return names
+
+
+def wanted_names(tree: MessageTree, columns: Mapping[str, str] | Sequence[tuple[str, str]]) -> MessageTree:
+    """The tree with the names of `columns` in place of the Protobuf names; the others stay. Names may still clash.
+
+    `columns`: dotted path of Protobuf field names (`address.city`; through lists and maps as through messages; an extension by its full
+    name with underscores) to the column's name. Raises ConfigInvalid, naming the path, for a path that is not there (near ones are
+    listed), and for a name that is no plain identifier or belongs to a column of the archiver's own.
+    """
+    renames = dict(columns)
+    if not renames:
+        return tree
+    for path, name in renames.items():
+        _check(tree, path, name)
+    seen: set[str] = set()
+    result = _renamed(tree, renames, "", seen)
+    missing = sorted(set(renames) - seen)
+    if missing:
+        paths = list(_paths(tree, ""))
+        near = difflib.get_close_matches(missing[0], paths, n=_NAMES_SHOWN, cutoff=0.5) or paths[:_NAMES_SHOWN]
+        raise ConfigInvalid(
+            f"message {tree.full_name} has no field {missing[0]!r} to rename; did you mean {', '.join(near) or 'another message'}?"
+        )
+    return result
+
+
+def _check(tree: MessageTree, path: str, name: str) -> None:
+    where = f"message {tree.full_name}, field {path}: the column name {name!r}"
+    if not _NAME.fullmatch(name):
+        raise ConfigInvalid(f"{where} must be letters, digits and underscores, and not begin with a digit")
+    if name.lower() in RESERVED_NAMES:
+        raise ConfigInvalid(f"{where} belongs to a column the archiver adds itself; choose another")
+
+
+def _renamed(tree: MessageTree, renames: Mapping[str, str], above: str, seen: set[str]) -> MessageTree:
+    fields: list[FieldTree] = []
+    for one in tree.fields:
+        path = f"{above}{one.name}"
+        name = one.name
+        if path in renames:
+            seen.add(path)
+            name = renames[path]
+        message = None if one.message is None else _renamed(one.message, renames, f"{path}.", seen)
+        fields.append(replace(one, name=name, message=message))
+    return replace(tree, fields=tuple(fields))
+
+
+def _paths(tree: MessageTree, above: str) -> Iterable[str]:
+    for one in tree.fields:
+        yield f"{above}{one.name}"
+        if one.message is not None:
+            yield from _paths(one.message, f"{above}{one.name}.")

@@ -1,0 +1,82 @@
+"""Why a key or a value could not be decoded, as one of a few causes: what can be counted, where `__err__` is what can be read.
+
+Owns the names of the causes. Promises that every text of `__err__` has exactly one. Must never let a record's own text become a cause.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+import pyarrow as pa
+
+from archiver.schema.protobuf.tree import ERR
+
+Cause = Literal["malformed", "not_utf8", "time_range", "unknown_schema", "other_message", "too_many_values"]
+"""malformed: no message of that type (cut off, of another type, nested too deeply), or a registry envelope that is cut off · not_utf8: a
+text field that is not UTF-8 · time_range: a timestamp outside the years 1 to 9999 · unknown_schema: the envelope's schema id is none of the
+topic's subject · other_message: the envelope names another message of that schema · too_many_values: its
+decoded form would have more values than one record may have (`archiver.schema.protobuf.decoded_size`)."""
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+OUT_OF_YEARS: Final = "is outside the years 1 to 9999"
+"""How the engines' reason for a timestamp that no column holds ends."""
+NO_SUBJECT_ID: Final = "is not one of the topic's subject"
+"""How the reason for an unknown schema id ends."""
+OTHER_MESSAGE: Final = "is not the topic's message"
+"""How the reason for message indexes of another message ends."""
+TOO_MANY_VALUES: Final = "values in one record are not decoded"
+"""How the reason for a record that becomes too large when it is decoded ends."""
+TOO_MANY_FIELDS: Final = "fields and list elements in one record are not checked (intake.elements_max)"
+"""How the reason of the edge of the intake ends for a record that would take too long to check."""
+CUT_ENVELOPE: Final = "is cut off or damaged"
+"""In every reason for an envelope that is none. Such a record is malformed."""
+
+_ENDINGS: Final[Mapping[str, Cause]] = {
+    OUT_OF_YEARS: "time_range",
+    NO_SUBJECT_ID: "unknown_schema",
+    OTHER_MESSAGE: "other_message",
+    TOO_MANY_VALUES: "too_many_values",
+    TOO_MANY_FIELDS: "too_many_values",
+}
+
+
+def cause_of(why: str) -> Cause:
+    """The cause behind a text of `__err__`."""
+    for ending, cause in _ENDINGS.items():
+        if why.endswith(ending):
+            return cause
+    return "not_utf8" if "utf-8" in why.lower() else "malformed"
+
+
+def count_errors(batch: pa.RecordBatch, into: Counter[tuple[str, str]]) -> None:
+    """Add how many keys and values of an archive's rows could not be decoded, by (`key` or `value`, cause)."""
+    for side in ("key", "value"):
+        column: Any = batch.column(side)
+        if column.type.get_field_index(ERR) < 0:
+            continue
+        errors = column.field(ERR)
+        if errors.null_count < len(errors):
+            for why in errors.drop_null().to_pylist():
+                into[side, cause_of(why)] += 1
+
+
+def unknown_from(batch: pa.RecordBatch, offset: int) -> tuple[int, str] | None:
+    """Offset and reason of the first row from `offset` on whose key or value has a schema id that is none of the subject's."""
+    found: list[tuple[int, str]] = []
+    kafka: Any = batch.column("kafka")
+    offsets = kafka.field("offset")
+    for side in ("key", "value"):
+        column: Any = batch.column(side)
+        if column.type.get_field_index(ERR) < 0 or column.field(ERR).null_count == len(column):
+            continue
+        for row, why in enumerate(column.field(ERR).to_pylist()):
+            if why is not None and cause_of(why) == "unknown_schema" and offsets[row].as_py() >= offset:
+                found.append((offsets[row].as_py(), why))
+                break
+    return min(found, default=None)
+
+
+def told(counts: Mapping[tuple[str, str], int]) -> dict[str, int]:
+    """Counts as a document has them: `value:malformed` and how many, without zeros."""
+    return {f"{side}:{cause}": number for (side, cause), number in sorted(counts.items()) if number}

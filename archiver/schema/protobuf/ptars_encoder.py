@@ -1,0 +1,195 @@
+"""Encoding with ptars: from columns, or from ptars's own wire form.
+
+Owns: what ptars alone does not write: repeated numbers that are not packed, groups, and unknown fields behind the known ones.
+Promises: the bytes of `engine_protobuf`. A message that ptars writes alone is encoded in one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import pyarrow as pa
+
+from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.protobuf.ptars_handler import Failed, Handler
+from archiver.schema.protobuf.tree import LENGTH_DELIMITED, FieldTree, Kind, MessageTree, Shape
+from archiver.schema.protobuf.wire_columns import list_parts, message_to_wire, written_children
+
+Level = tuple[int, ...]
+"""A message level by the places of the fields on the way to it; () is the top."""
+
+_START, _END = 3, 4
+
+
+class _How(Enum):
+    """How a part is encoded."""
+
+    RUN = "run"
+    UNPACKED = "unpacked"
+    GROUP = "group"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Neighbouring fields that are encoded in one go: a run of fields, or one that ptars does not write as declared."""
+
+    how: _How
+    tree: MessageTree
+    places: tuple[int, ...]
+    handler: Handler | None
+    """None for a group: its messages are encoded on their own."""
+
+
+class Encoder:
+    """Encodes one message type.
+
+    ptars packs every repeated number and writes no groups. Where the schema says otherwise, the elements are encoded as messages and
+    joined; a message that contains such a field, or whose level is in `levels` because it has unknown fields, is encoded on its own and
+    enters its parent as bytes, which are the same on the wire. With `wire` the arrays are in ptars's wire form: no level has
+    `__unrecognized__`, and a delimited field is a placeholder.
+    """
+
+    def __init__(self, tree: MessageTree, levels: frozenset[Level] = frozenset(), wire: bool = False) -> None:
+        self._tree, self._wire, self._joins = tree, wire, () in levels
+        self._inner: dict[int, Encoder] = {}
+        for place, one in enumerate(tree.fields):
+            if one.message is not None and not (one.delimited and wire):
+                below = frozenset(level[1:] for level in levels if level[:1] == (place,))
+                if below or one.delimited or not self._is_plain(one.message):
+                    self._inner[place] = Encoder(one.message, below, wire)
+        self._parts: list[_Part] = []
+        run: list[int] = []
+        for place, one in enumerate(tree.fields):
+            if one.delimited and not wire:
+                self._close(run)
+                self._parts.append(_Part(_How.GROUP, tree, (place,), None))
+            elif _is_unpacked(one):
+                self._close(run)
+                single = MessageTree((replace(one, shape=Shape.SINGLE, presence=True),), tree.full_name)
+                self._parts.append(_Part(_How.UNPACKED, single, (place,), Handler(single)))
+            else:
+                run.append(place)
+        self._close(run)
+
+    def encode(self, children: Sequence[Array], length: int) -> Array:
+        """Payloads of `length` messages from their fields' columns, in the order of the tree, and `__unrecognized__` after them.
+
+        Raises Failed, and pyarrow.ArrowInvalid for columns that no decode has made.
+        """
+        payloads = [self._encode_part(part, children) for part in self._parts]
+        if self._joins:
+            payloads.append(pc.fill_null(children[len(self._tree.fields)], b""))
+        if not payloads:
+            return pc.fill_null(arrow.nulls(length, pa.binary()), b"")
+        return payloads[0] if len(payloads) == 1 else pc.binary_join_element_wise(*payloads, b"")
+
+    def payloads(self, structs: Array) -> Array:
+        """Payloads of messages; null where the struct is null."""
+        # In the wire form what stands under a null struct is a default, where a null would not be allowed.
+        children = [structs.field(i) for i in range(structs.type.num_fields)] if self._wire else written_children(structs)
+        payloads = self.encode(children, len(structs))
+        return payloads if structs.null_count == 0 else pc.if_else(structs.is_valid(), payloads, arrow.scalar(None, pa.binary()))
+
+    def _is_plain(self, tree: MessageTree) -> bool:
+        """Whether ptars alone encodes the message as declared."""
+        return all(
+            not _is_unpacked(one)
+            and (self._wire or not one.delimited)
+            and (one.message is None or (one.delimited and self._wire) or self._is_plain(one.message))
+            for one in tree.fields
+        )
+
+    def _close(self, run: list[int]) -> None:
+        """End a run of fields: one part."""
+        if run:
+            fields = tuple(_opaque(self._tree.fields[place]) if place in self._inner else self._tree.fields[place] for place in run)
+            tree = MessageTree(fields, self._tree.full_name)
+            self._parts.append(_Part(_How.RUN, tree, tuple(run), Handler(tree)))
+            run.clear()
+
+    def _encode_part(self, part: _Part, children: Sequence[Array]) -> Array:
+        first = part.places[0]
+        if part.handler is None:
+            return self._groups(first, children[first])
+        if part.how is _How.UNPACKED:
+            offsets, values = list_parts(children[first])
+            return pc.binary_join(arrow.ListArray.from_arrays(arrow.array(offsets), self._encode_batch(part, part.handler, [values])), b"")
+        columns = [
+            self._opaque_column(place, children[place], field.type) if place in self._inner else children[place]
+            for place, field in zip(part.places, part.handler.schema, strict=True)
+        ]
+        return self._encode_batch(part, part.handler, columns)
+
+    def _encode_batch(self, part: _Part, handler: Handler, columns: list[Array]) -> Array:
+        return handler.encode(columns if self._wire else message_to_wire(part.tree, columns, list(handler.schema)))
+
+    def _groups(self, place: int, array: Array) -> Array:
+        """The bytes of a delimited field: each message between its tags."""
+        one = self._tree.fields[place]
+        if place not in self._inner:
+            return _no_groups(one, array)
+        start, end = (arrow.scalar(_varint(one.number << 3 | wire), pa.binary()) for wire in (_START, _END))
+        if one.shape is Shape.SINGLE:
+            joined = pc.binary_join_element_wise(start, self._inner[place].payloads(array), end, b"")
+            return pc.fill_null(joined, b"")
+        offsets, values = list_parts(array)
+        # A null element stands for an empty message, as everywhere in lists.
+        items = pc.binary_join_element_wise(start, pc.fill_null(self._inner[place].payloads(values), b""), end, b"")
+        return pc.binary_join(arrow.ListArray.from_arrays(arrow.array(offsets), items), b"")
+
+    def _opaque_column(self, place: int, array: Array, target: pa.DataType) -> Array:
+        """A column of messages as a column of their payloads, of the same shape; of type `target` in the wire form."""
+        inner, shape = self._inner[place], self._tree.fields[place].shape
+        if shape is Shape.SINGLE:
+            return inner.payloads(array)
+        offsets, values = list_parts(array)
+        if shape is Shape.REPEATED:
+            items = inner.payloads(values)
+        elif self._wire:
+            entry = target.value_type  # type: ignore[attr-defined]
+            items = arrow.StructArray.from_arrays([values.field(0), inner.payloads(values.field(1))], fields=list(entry))
+        else:
+            return arrow.MapArray.from_arrays(arrow.array(offsets), values.field(0), inner.payloads(values.field(1)))
+        return arrow.ListArray.from_arrays(arrow.array(offsets), items, **({"type": target} if self._wire else {}))
+
+
+def levels_with_unknown(tree: MessageTree, children: Sequence[Array], level: Level = ()) -> Iterator[Level]:
+    """The message levels of columns that have unknown fields in some row. `children`: the fields' columns, then `__unrecognized__`."""
+    rest = children[len(tree.fields)]
+    if rest.null_count < len(rest):
+        yield level
+    for place, one in enumerate(tree.fields):
+        if one.message is None:
+            continue
+        array = children[place]
+        if one.shape is not Shape.SINGLE:
+            array = list_parts(array)[1]
+            array = array if one.shape is Shape.REPEATED else array.field(1)
+        yield from levels_with_unknown(one.message, [array.field(i) for i in range(array.type.num_fields)], (*level, place))
+
+
+def _no_groups(tree: FieldTree, array: Array) -> Array:
+    """Well-known types as groups, which only editions have: rare enough to leave their rows to the complete engine. Raises Failed."""
+    values = array if tree.shape is Shape.SINGLE else list_parts(array)[1]
+    if values.null_count < len(values):
+        raise Failed(f"field {tree.name} is a well-known type between tags")
+    return pc.fill_null(arrow.nulls(len(array), pa.binary()), b"")
+
+
+def _opaque(tree: FieldTree) -> FieldTree:
+    return replace(tree, kind=Kind.BYTES, message=None)
+
+
+def _is_unpacked(tree: FieldTree) -> bool:
+    return tree.shape is Shape.REPEATED and not tree.packed and tree.kind not in LENGTH_DELIMITED and not tree.wrapped
+
+
+def _varint(value: int) -> bytes:
+    result = bytearray()
+    while value > 0x7F:
+        result.append(value & 0x7F | 0x80)
+        value >>= 7
+    result.append(value)
+    return bytes(result)

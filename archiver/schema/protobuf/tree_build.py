@@ -1,0 +1,184 @@
+"""Reads the tree of a message type from its linked descriptor.
+
+Owns: `build_tree`: which Protobuf type is which kind, and what is refused.
+Promises: every field of the message and every extension of it is in the tree, by number, or the message is refused by name. Only what the
+wire says decides (presence, packing, groups), whatever syntax or edition the file is written in.
+Must never: leave out a field without a word. A group beyond the recursion depth stands in `MessageTree.left_out`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from archiver.runtime.errors import ConfigInvalid
+from archiver.schema.protobuf.tree import (
+    COLUMNS_MAX,
+    DEPTH_MAX,
+    LIBRARY_LEVELS_MAX,
+    RECURSION_DEPTH,
+    EnumTree,
+    FieldTree,
+    JsonForm,
+    Kind,
+    MessageTree,
+    Shape,
+)
+from archiver.schema.protobuf.well_known import is_timestamp, json_form, wrapped_scalar
+
+
+def build_tree(
+    descriptor: Descriptor,
+    recursion_depth: int = RECURSION_DEPTH,
+    columns_max: int = COLUMNS_MAX,
+    levels_max: int | None = LIBRARY_LEVELS_MAX,
+) -> MessageTree:
+    """The tree of a message type, with Protobuf's names (of an extension the full name, dots as underscores).
+
+    A message type stands inside itself at most `recursion_depth` times (0 to 10); where it would stand once more, the field is ENCODED.
+    Raises ConfigInvalid, naming file, message and field, for a message set and for messages that are deeper than DEPTH_MAX or have more
+    than `columns_max` fields at all levels together, or more than `levels_max` levels as the libraries count them (None: not counted).
+    """
+    return _Builder(descriptor, recursion_depth, columns_max, levels_max).message(descriptor, "", ())
+
+
+_SCALARS: Mapping[int, Kind] = {
+    FieldDescriptor.TYPE_DOUBLE: Kind.DOUBLE,
+    FieldDescriptor.TYPE_FLOAT: Kind.FLOAT,
+    FieldDescriptor.TYPE_INT32: Kind.INT32,
+    FieldDescriptor.TYPE_INT64: Kind.INT64,
+    FieldDescriptor.TYPE_UINT32: Kind.UINT32,
+    FieldDescriptor.TYPE_UINT64: Kind.UINT64,
+    FieldDescriptor.TYPE_SINT32: Kind.SINT32,
+    FieldDescriptor.TYPE_SINT64: Kind.SINT64,
+    FieldDescriptor.TYPE_FIXED32: Kind.FIXED32,
+    FieldDescriptor.TYPE_FIXED64: Kind.FIXED64,
+    FieldDescriptor.TYPE_SFIXED32: Kind.SFIXED32,
+    FieldDescriptor.TYPE_SFIXED64: Kind.SFIXED64,
+    FieldDescriptor.TYPE_BOOL: Kind.BOOL,
+    FieldDescriptor.TYPE_STRING: Kind.STRING,
+    FieldDescriptor.TYPE_BYTES: Kind.BYTES,
+    FieldDescriptor.TYPE_ENUM: Kind.ENUM,
+}
+
+_LIST_LEVELS, _MAP_LEVELS = 2, 3
+
+
+class _Builder:
+    """Walks one message type; counts fields so that a wide one is refused before it fills memory."""
+
+    def __init__(self, root: Descriptor, recursion_depth: int, columns_max: int, levels_max: int | None) -> None:
+        self._root = root
+        self._columns_max = columns_max
+        self._levels_max = levels_max
+        self._level = 0
+        """Of the message that is being walked, as the libraries count."""
+        self._depth = recursion_depth
+        self._count = 0
+        self._oneofs: dict[str, int | None] = {}
+        """By full name, the number that stands for a oneof; None for one with a single member."""
+
+    def message(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> MessageTree:
+        """The tree of `descriptor`, met at `path` (dotted names) inside the messages `above`."""
+        if len(above) >= DEPTH_MAX:
+            raise self._refused(
+                path, f"has more than {DEPTH_MAX} levels of messages; choose a flatter message or a smaller recursion_depth"
+            )
+        if descriptor.GetOptions().message_set_wire_format:
+            raise self._refused(
+                path,
+                f"the message set {descriptor.full_name} is not mapped; archive the topic without a schema, or use a message without it",
+            )
+        fields = self._fields(descriptor, path, (*above, descriptor.full_name))
+        left_out = tuple(one for one in fields if one.kind is Kind.ENCODED and one.delimited)
+        return MessageTree(tuple(one for one in fields if one not in left_out), descriptor.full_name, left_out)
+
+    def _fields(self, descriptor: Descriptor, path: str, above: tuple[str, ...]) -> list[FieldTree]:
+        """The fields and extensions of a message by number; `above` ends with the message itself."""
+        named = [(one, one.name) for one in descriptor.fields]
+        if descriptor.is_extendable:
+            named += [(one, one.full_name.replace(".", "_")) for one in descriptor.file.pool.FindAllExtensions(descriptor)]
+        named.sort(key=lambda pair: pair[0].number)
+        return [self._leveled(one, name, f"{path}.{name}".lstrip("."), above) for one, name in named]
+
+    def _leveled(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
+        """The field, with what is inside it so many levels deeper."""
+        entry = descriptor.message_type
+        is_map = entry is not None and entry.GetOptions().map_entry
+        levels = _MAP_LEVELS if is_map else _LIST_LEVELS if descriptor.is_repeated else 1
+        self._level += levels
+        found = self._field(descriptor, name, path, above)
+        # A Timestamp and a wrapper are messages on the wire, which is the form that passes between the libraries.
+        deepest = self._level + (1 if found.kind is Kind.TIMESTAMP or found.wrapped else 0)
+        if self._levels_max is not None and deepest > self._levels_max:
+            raise self._refused(
+                path,
+                f"is {deepest} levels deep as Arrow counts them (a message is 1, a list 2, a map 3), at most {self._levels_max} work; "
+                "choose a flatter message, or a smaller recursion_depth if it holds itself",
+            )
+        self._level -= levels
+        return found
+
+    def _field(self, descriptor: FieldDescriptor, name: str, path: str, above: tuple[str, ...]) -> FieldTree:
+        self._count += 1
+        if self._count > self._columns_max:
+            raise self._refused(
+                path, f"has more than {self._columns_max} fields at all levels together; choose a smaller message or recursion_depth"
+            )
+        entry = descriptor.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            key = self._field(entry.fields_by_number[1], "key", f"{path}.key", above)
+            value = self._item(entry.fields_by_number[2], path, above)
+            return replace(value, number=descriptor.number, name=name, shape=Shape.MAP, key=FieldTree(1, "key", key.kind))
+        item = replace(self._item(descriptor, path, above), number=descriptor.number, name=name)
+        if descriptor.is_repeated:
+            return replace(item, shape=Shape.REPEATED, packed=descriptor.is_packed)
+        return replace(item, presence=descriptor.has_presence, oneof=self._oneof(descriptor))
+
+    def _oneof(self, descriptor: FieldDescriptor) -> int | None:
+        oneof = descriptor.containing_oneof  # proto3 `optional` has a hidden one with a single member
+        if oneof is None:
+            return None
+        if oneof.full_name not in self._oneofs:
+            numbers = [one.number for one in oneof.fields]
+            self._oneofs[oneof.full_name] = min(numbers) if len(numbers) > 1 else None
+        return self._oneofs[oneof.full_name]
+
+    def _item(self, descriptor: FieldDescriptor, path: str, above: tuple[str, ...]) -> FieldTree:
+        """What one value of a field is; shape, presence and name are the caller's."""
+        scalar = _SCALARS.get(descriptor.type)
+        if scalar is not None:
+            return FieldTree(0, "", scalar, enum=_enum(descriptor.enum_type) if scalar is Kind.ENUM else None)
+        message = descriptor.message_type
+        if message is None:
+            raise self._refused(path, f"Protobuf type {descriptor.type} is not mapped")
+        item = FieldTree(0, "", Kind.MESSAGE, delimited=descriptor.type == FieldDescriptor.TYPE_GROUP)
+        form, wrapped = json_form(message), wrapped_scalar(message)
+        if is_timestamp(message):
+            return replace(item, kind=Kind.TIMESTAMP)
+        if form is not None:
+            return _json(item, form)
+        if wrapped is not None:
+            return replace(item, kind=_SCALARS[wrapped], wrapped=True)
+        if above.count(message.full_name) > self._depth:
+            nearest = above[::-1].index(message.full_name) + 1
+            return replace(item, kind=Kind.ENCODED, above=nearest)
+        return replace(item, message=self.message(message, path, above))
+
+    def _refused(self, path: str, why: str) -> ConfigInvalid:
+        where = f", field {path}" if path else ""
+        return ConfigInvalid(f"{self._root.file.name}, message {self._root.full_name}{where}: {why}")
+
+
+def _json(item: FieldTree, form: JsonForm) -> FieldTree:
+    return replace(item, kind=Kind.STRING, json=form)
+
+
+def _enum(descriptor: EnumDescriptor | None) -> EnumTree:
+    assert descriptor is not None
+    names: dict[int, str] = {}
+    for value in descriptor.values:
+        names.setdefault(value.number, value.name)
+    return EnumTree(tuple(sorted(names.items())))

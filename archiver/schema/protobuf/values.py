@@ -1,0 +1,171 @@
+"""Single values between wire form and column form, whole arrays at a time: enums, unsigned numbers, timestamps, defaults.
+
+Owns: the rules for values. `wire_columns` owns the rules for shapes (lists, maps, messages).
+Promises: nothing is rounded or wrapped; `to_wire` of a column gives the value the column was made from, or the caller sees a difference
+in the bytes. No Python code runs per value, but for JSON (`json_values`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.schema.arrow import Array, arrow, pc
+from archiver.schema.protobuf import json_values
+from archiver.schema.protobuf.tree import EnumTree, FieldTree, JsonForm, Kind
+
+SECONDS_MIN, SECONDS_MAX = -62_135_596_800, 253_402_300_799
+"""The range of google.protobuf.Timestamp: years 1 to 9999."""
+
+NANOS_MAX = 999_999_999
+
+FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
+"""Kinds whose default has two spellings, 0.0 and -0.0."""
+
+_US = 1_000_000
+
+_DEFAULTS: dict[Kind, object] = {Kind.STRING: "", Kind.BYTES: b"", Kind.BOOL: False}
+
+Bools = npt.NDArray[np.bool_]
+
+
+def filled(array: Array, kind: Kind) -> Array:
+    """The array with the kind's default in place of nulls (wire form)."""
+    if array.null_count == 0:
+        return array
+    return pc.fill_null(array, arrow.scalar(_DEFAULTS.get(kind, 0), array.type))
+
+
+def to_column(tree: FieldTree, array: Array, target: Any) -> Array:
+    """Values of the wire form (not Timestamp, not message) as they stand in a column of type `target`."""
+    if tree.kind is Kind.ENUM:
+        assert tree.enum is not None
+        return _enum_names(tree.enum, array)
+    return array if array.type == target else array.cast(target)
+
+
+def to_wire(tree: FieldTree, array: Array, target: Any) -> Array:
+    """The opposite of `to_column`. Raises pyarrow.ArrowInvalid for text that is no value of the enum and for numbers out of range."""
+    if tree.kind is Kind.ENUM:
+        assert tree.enum is not None
+        return _enum_numbers(tree.enum, array)
+    return array if array.type == target else array.cast(target)
+
+
+def without_zero(array: Array) -> Array:
+    """Floats with null for +0.0, which an encoder leaves out; -0.0 and NaN stay."""
+    bits = array.view(pa.int64() if array.type == pa.float64() else pa.int32())
+    zero = pc.equal(bits, arrow.scalar(0, bits.type))
+    if not pc.any(zero).as_py():
+        return array
+    return pc.if_else(zero, arrow.scalar(None, array.type), array)
+
+
+def signaling(array: Array) -> Bools | None:
+    """Which 4-byte floats are signaling NaNs, None for none: a Python float, so the complete engine, cannot hold their bits."""
+    bits = numbers(array.view(pa.int32()))
+    found: Bools = ((bits & 0x7FC00000) == 0x7F800000) & ((bits & 0x003FFFFF) != 0)
+    return found if found.any() else None
+
+
+def stamps_to_column(struct: Array, target: Any) -> tuple[Array, Bools | None]:
+    """Timestamps as microseconds, cut; nulls of the struct stay.
+
+    Second: which are out of range, None for none; their value is not to be used.
+    """
+    seconds, nanos = numbers(struct.field(0)), numbers(struct.field(1))
+    # An unsigned compare of the distance tests both ends at once.
+    good = (seconds >= SECONDS_MIN) & (seconds <= SECONDS_MAX) & (nanos >= 0) & (nanos <= NANOS_MAX)
+    bad = None
+    if not good.all():
+        bad = ~good
+        seconds = np.where(good, seconds, 0)
+        nanos = np.where(good, nanos, 0)
+    us = seconds * _US + nanos // 1000
+    mask = None if struct.null_count == 0 else struct.is_null().to_numpy(zero_copy_only=False)
+    if bad is not None and mask is not None:
+        bad &= ~mask
+    return arrow.array(us, mask=mask).view(target), bad
+
+
+def stamps_to_wire(array: Array, target: Any) -> Array:
+    """Microseconds as seconds and nanoseconds; nulls stay."""
+    us = numbers(array.view(pa.int64()))
+    seconds = us // _US
+    nanos = ((us - seconds * _US) * 1000).astype(np.int32)
+    return struct_of([arrow.array(seconds), arrow.array(nanos)], target, array, len(array))
+
+
+def struct_of(children: list[Array], target: Any, like: Array | None, length: int) -> Array:
+    """A struct of type `target`, null where `like` is null. `length`: rows, also of a struct without children."""
+    nulls = like is not None and like.null_count > 0
+    if children:
+        return arrow.StructArray.from_arrays(children, fields=list(target), mask=like.is_null() if like is not None and nulls else None)
+    if like is None or not nulls:
+        return arrow.Array.from_buffers(target, length, [None], 0)
+    valid = like.is_valid()
+    return arrow.Array.from_buffers(target, length, [valid.buffers()[1]], like.null_count, valid.offset)
+
+
+def under(array: Array, struct: Array) -> Array:
+    """The array with nulls where the struct is null."""
+    return array if struct.null_count == 0 else pc.if_else(struct.is_valid(), array, arrow.scalar(None, array.type))
+
+
+def texts_of(form: JsonForm, array: Array) -> tuple[Array, Bools | None]:
+    """Encoded Structs, Values or ListValues as JSON text; nulls stay. Second: which are malformed, None for none."""
+    texts = [None if one is None else json_values.decode(form, one) for one in array.to_pylist()]
+    column = arrow.array(texts, pa.string())
+    if column.null_count == array.null_count:
+        return column, None
+    return column, (column.is_null().to_numpy(zero_copy_only=False) & array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def messages_of(form: JsonForm, array: Array) -> Array:
+    """The opposite of `texts_of`. Raises pyarrow.ArrowInvalid for text that is no JSON of that form."""
+    try:
+        return arrow.array([None if one is None else json_values.encode(form, one) for one in array.to_pylist()], pa.binary())
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def numbers(array: Array) -> npt.NDArray[Any]:
+    """An integer array as numpy, 0 for null."""
+    result: npt.NDArray[Any] = filled(array, Kind.INT64).to_numpy(zero_copy_only=False)
+    return result
+
+
+def _enum_names(enum: EnumTree, array: Array) -> Array:
+    texts = arrow.array([name for _, name in enum.names], pa.string())
+    names = texts.take(_places(enum, array))
+    if names.null_count == array.null_count:
+        return names
+    # Unknown numbers: decimal text.
+    return pc.coalesce(names, array.cast(pa.string()))
+
+
+def _places(enum: EnumTree, array: Array) -> Array:
+    """The places of numbers among those of the enum; null of an unknown one."""
+    if _counts_up(enum):
+        ends = pc.min_max(array).as_py()
+        if ends["min"] is None or (ends["min"] >= 0 and ends["max"] < len(enum.names)):
+            return array  # its own place
+    return pc.index_in(array, value_set=arrow.array([number for number, _ in enum.names], pa.int32()))
+
+
+def _counts_up(enum: EnumTree) -> bool:
+    """Whether the numbers are 0, 1, 2 … without a hole, as most enums have them: then each is its own place, and is not looked for."""
+    return all(number == place for place, (number, _) in enumerate(enum.names))
+
+
+def _enum_numbers(enum: EnumTree, array: Array) -> Array:
+    texts = arrow.array([name for _, name in enum.names], pa.string())
+    index = pc.index_in(array, value_set=texts)
+    result = index if _counts_up(enum) else arrow.array([number for number, _ in enum.names], pa.int32()).take(index)
+    if result.null_count == array.null_count:
+        return result
+    unknown = pc.and_(pc.is_null(index), pc.is_valid(array))
+    return pc.replace_with_mask(result, unknown, array.filter(unknown).cast(pa.int32()))

@@ -1,0 +1,106 @@
+"""Finds the Java that Spark needs, and says what to install if there is none.
+
+Owns the only start of `java` besides Spark's own. Promises an answer within `timeout_s`, and a message an operator can follow. Must never
+install or change anything.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from archiver.runtime.errors import Halt
+from archiver.runtime.redaction import excerpt
+
+SUPPORTED = (17, 21)
+"""Major versions that Spark 4.1 supports."""
+
+TESTED = (17,)
+"""Major versions that the tests ran on."""
+
+INSTALL = """install a Java runtime, version 17 or 21, for example:
+  Debian, Ubuntu:  sudo apt-get install openjdk-17-jre-headless
+  Fedora, RHEL:    sudo dnf install java-21-openjdk-headless
+  macOS:           brew install openjdk@17
+or, if one is installed already, set JAVA_HOME to its folder"""
+
+_VERSION = re.compile(r'version "(?P<first>\d++)(?:\.(?P<second>\d++))?[^"]*+"')
+
+
+class JavaUnfit(Halt):
+    """There is no Java that Spark can run on."""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaFound:
+    """A Java that Spark can run on."""
+
+    executable: Path
+    major: int
+    version: str
+    """The first line of `java -version`."""
+
+    @property
+    def tested(self) -> bool:
+        """Whether the tests ran on this major version."""
+        return self.major in TESTED
+
+
+def require_java(environ: Mapping[str, str], timeout_s: float = 20.0) -> JavaFound:
+    """The Java that Spark will start: `JAVA_HOME/bin/java` if that variable is set, else `java` in `PATH`.
+
+    Raises `JavaUnfit` with what to install if it is missing, does not answer within `timeout_s`, or has an unsupported version.
+    """
+    executable = _find(environ)
+    answer = _ask(executable, environ, timeout_s)
+    match = _VERSION.search(answer)
+    if match is None:
+        raise JavaUnfit(f"{executable} -version does not tell a version but {excerpt(answer)!r}; {INSTALL}")
+    # Java 8 and older call themselves 1.8.
+    major = int(match["second"] or 0) if match["first"] == "1" else int(match["first"])
+    line = next(line for line in answer.splitlines() if match[0] in line)
+    if major not in SUPPORTED:
+        raise JavaUnfit(f"{executable} is Java {major} ({line.strip()}), but Spark needs Java 17 or 21; {INSTALL}")
+    return JavaFound(executable=executable, major=major, version=line.strip())
+
+
+def _find(environ: Mapping[str, str]) -> Path:
+    """Where Spark's launcher will look, in the same order."""
+    home = environ.get("JAVA_HOME", "")
+    if home:
+        named = Path(home) / "bin" / "java"
+        if shutil.which(str(named)) is None:
+            raise JavaUnfit(f"JAVA_HOME is {home}, but there is no program {named}; correct or unset JAVA_HOME, or {INSTALL}")
+        return named
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    if found is None:
+        raise JavaUnfit(f"no java in PATH and JAVA_HOME is not set: Spark needs Java 17 or 21; {INSTALL}")
+    return Path(found)
+
+
+def _ask(executable: Path, environ: Mapping[str, str], timeout_s: float) -> str:
+    """What `java -version` prints; it does so on standard error."""
+    try:
+        done = subprocess.run(
+            [str(executable), "-version"],
+            capture_output=True,
+            check=False,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JavaUnfit(f"{executable} -version did not answer within {timeout_s:g} s; {INSTALL}") from error
+    except OSError as error:
+        raise JavaUnfit(f"{executable} cannot be started ({error}); {INSTALL}") from error
+    said = f"{done.stderr}\n{done.stdout}".strip()
+    if done.returncode != 0:
+        # On macOS the program is there without any Java behind it.
+        raise JavaUnfit(f"{executable} -version failed with exit code {done.returncode} ({excerpt(said)!r}); {INSTALL}")
+    return said

@@ -1,0 +1,71 @@
+"""A process's folder for scratch files, and those of processes that died.
+
+Promises that a folder is removed only if it is this user's and its process is dead: a process holds a lock on a file in its folder for as
+long as it lives, which the kernel frees however it dies. Must never follow a link, nor touch a folder without that file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from archiver.runtime.errors import Halt
+
+PREFIX = "archiver-spark-"
+LOCK_NAME = "owner.lock"
+_ATTEMPTS_MAX = 100
+"""Tries against others who look at the folder between its making and its locking."""
+
+
+def scratch_folder(where: Path) -> Path:
+    """A new folder below `where` that is this process's until its end; those of dead processes go. Raises `OSError`."""
+    sweep(where)
+    for _ in range(_ATTEMPTS_MAX):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
+        if _locked(folder, os.O_CREAT) is not None:  # Never closed: the end of the process frees it.
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+    raise Halt(f"no scratch folder could be made in {where}: others keep removing it")
+
+
+def sweep(where: Path) -> None:
+    """Remove the folders of this user's processes that are dead."""
+    with contextlib.suppress(OSError):
+        for folder in where.glob(f"{PREFIX}*"):
+            _remove_if_dead(folder)
+
+
+def _remove_if_dead(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            return
+        descriptor = _locked(folder, 0)
+        if descriptor is None:
+            return
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _locked(folder: Path, flags: int) -> int | None:
+    """The descriptor of the folder's lock file, locked; None if another process has it, or it is gone by now."""
+    path = folder / LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None

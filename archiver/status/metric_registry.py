@@ -1,0 +1,466 @@
+"""What this process has done, as numbers that only grow, and what it last saw; together: everything that `/metrics` shows.
+
+Owns the counters of one process. They begin with 0 at its start and never step back, whatever is opened anew meanwhile. Promises that a
+scrape touches no dependency: it shows what the last watch saw, and how long ago that was. What cannot be told is absent. Safe for several
+threads. Must never be read to decide anything about data.
+"""
+
+from __future__ import annotations
+
+import bisect
+import platform
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from archiver.config.topics import TopicSettings
+from archiver.publish.report import ArchiveReport
+from archiver.runtime.clock import Clock
+from archiver.runtime.metric_names import (
+    COMMIT_BUCKETS_S,
+    COMPATIBILITIES,
+    DECODE_CAUSES,
+    FILE_STATES,
+    JOBS,
+    METRICS,
+    OTHER,
+    ROUND_STEPS,
+    ROUTES,
+    STATUSES,
+    VERDICTS,
+)
+from archiver.status.journal import Journal
+from archiver.status.lag import Standing
+from archiver.status.lag_metrics import Family, Labels, SeriesLimits, Spread, gauge, standing_families
+from intake.write.metrics import metrics_of
+from intake.write.writer import WriterMetrics
+from reconcile.findings.finding import IDS
+from reconcile.repair.run import ReconcileReport
+from reconcile.snapshot.oldest_required import Pin
+from reconcile.vacuum.report import CleanReport
+
+
+class CountingWriter(Protocol):
+    """What is needed of an intake writer."""
+
+    def metrics(self) -> WriterMetrics:
+        """The numbers to watch, as of now; also after it was closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNumbers:
+    """How long a log is."""
+
+    floor: int
+    tail: int
+
+
+class SourceState(Protocol):
+    """What is needed of a file source's state (`intake.sources.files.source.FilesState`)."""
+
+    @property
+    def glob(self) -> str:
+        """Which files."""
+
+    @property
+    def waiting(self) -> int:
+        """Files that wait."""
+
+    @property
+    def failed(self) -> int:
+        """Files that need somebody to act."""
+
+    @property
+    def files(self) -> int:
+        """Finished since the source was opened."""
+
+    @property
+    def records(self) -> int:
+        """Taken in since then."""
+
+    @property
+    def bytes(self) -> int:
+        """Raw bytes of those records."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing at all is taken in; None if nothing is wrong."""
+
+
+class MirrorNumbers(Protocol):
+    """What is needed of a Kafka source's state (`intake.sources.kafka.mirror.MirrorState`)."""
+
+    @property
+    def name(self) -> str:
+        """Of the source."""
+
+    @property
+    def behind(self) -> int | None:
+        """Offsets that are not taken in; None if that is not known."""
+
+    @property
+    def stopped(self) -> int:
+        """Topics and partitions that somebody must look after."""
+
+    @property
+    def records(self) -> int:
+        """Taken in since the source was opened."""
+
+    @property
+    def bytes(self) -> int:
+        """Raw bytes of those records."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing at all is taken in; None if nothing is wrong."""
+
+
+class PublishedNumbers(Protocol):
+    """What is needed of a publisher's state (`archiver.control_topic.publisher.PublishedState`)."""
+
+    @property
+    def events(self) -> int:
+        """Acknowledged since the process began."""
+
+    @property
+    def lag(self) -> int | None:
+        """Entries that wait; None if that is not known."""
+
+    @property
+    def since_us(self) -> int | None:
+        """Of the first of them; None if there is none."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is published; None if nothing is wrong."""
+
+    @property
+    def holder(self) -> str | None:
+        """Who publishes instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNumbers:
+    """What a source has done since it was opened, and what it has before it."""
+
+    up: bool
+    waiting: int
+    failed: int
+    files: int
+    records: int
+    bytes: int
+    mirror: bool = False
+    """A Kafka source: `failed` are topics and partitions, and there are no files."""
+    behind: int | None = None
+
+
+def mirrors_of(states: Iterable[MirrorNumbers]) -> dict[str, SourceNumbers]:
+    """The numbers of Kafka sources by their name."""
+    return {
+        one.name: SourceNumbers(one.trouble is None, 0, one.stopped, 0, one.records, one.bytes, mirror=True, behind=one.behind)
+        for one in states
+    }
+
+
+def sources_of(states: Iterable[SourceState]) -> dict[str, SourceNumbers]:
+    """The numbers of sources by their glob; those of sources with the same one are added up."""
+    found: dict[str, SourceNumbers] = {}
+    for one in states:
+        before = found.get(one.glob, SourceNumbers(True, 0, 0, 0, 0, 0))
+        found[one.glob] = SourceNumbers(
+            up=before.up and one.trouble is None,
+            waiting=before.waiting + one.waiting,
+            failed=before.failed + one.failed,
+            files=before.files + one.files,
+            records=before.records + one.records,
+            bytes=before.bytes + one.bytes,
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What one look of the watch saw. What it could not tell is None, or absent."""
+
+    seen_us: int
+    standing: Standing | None = None
+    logs: Mapping[str, LogNumbers] = field(default_factory=dict)
+    """By `intake` and `control`."""
+    checkpoint_index: int | None = None
+    leader: bool | None = None
+    """Whether this process holds the leadership lease."""
+    epoch: int | None = None
+    condemned: int | None = None
+    """Objects that are condemned and not known to be gone."""
+    pin: Pin | None = None
+    pin_known: bool = False
+    """Whether `pin` was looked for: without a pin, None means that nothing is needed."""
+    sources: Mapping[str, SourceNumbers] = field(default_factory=dict)
+    """By the name of the source, which stands in the configuration."""
+
+
+class Numbers:
+    """Counts what a daemon does. Its counters of topics are bounded: the first `metrics.topics_max` names have their own."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        limits: SeriesLimits,
+        version: str,
+        roles: Collection[str] = ("intake", "archive", "reconcile"),
+    ) -> None:
+        """`roles` are those of the daemon: of the others nothing is shown."""
+        self._shown = frozenset({"all", *roles})
+        self._journal = journal
+        self._clock = clock
+        self._limits = limits
+        self._version = version
+        self._lock = threading.Lock()
+        self._counts: defaultdict[str, Counter[Labels]] = defaultdict(Counter)
+        self._own_topics: set[str] = set()
+        self._commits = [0] * (len(COMMIT_BUCKETS_S) + 1)
+        self._commit_seconds = 0.0
+        self._watched: Watched | None = None
+        self._writer: CountingWriter | None = None
+        self._writers_before: Counter[str] = Counter()
+        self._findings: dict[Labels, float] = {}
+        """Of the newest reconciling, every id at least once."""
+        self._sources: dict[str, SourceNumbers] = {}
+        """As they were seen last, to notice one that was opened anew."""
+        for step in ROUND_STEPS:
+            self._counts["archiver_archive_seconds_total"][step,] = 0
+        for name in ("archiver_archive_rounds_total", *(f"archiver_clean_{what}_total" for what in ("condemned", "deleted", "compacted"))):
+            self._counts[name][()] = 0
+
+    # what happened
+
+    def declare(self, topics: Iterable[TopicSettings]) -> None:
+        """Begin the counters of these topics with 0, so that the first increase of each is seen as one. Again after a reload."""
+        with self._lock:
+            for topic in sorted(topics, key=lambda topic: topic.name):
+                name = self._topic(topic.name)
+                if topic.archive.kind == "none":
+                    continue
+                for metric in _OF_TOPIC:
+                    self._counts[metric][name,] += 0
+                for compatibility in COMPATIBILITIES:
+                    self._counts["archiver_schema_changes_total"][name, compatibility] += 0
+                for side in (side for side, schema in (("key", topic.key), ("value", topic.value)) if schema is not None):
+                    for cause in DECODE_CAUSES:
+                        self._counts["archiver_decode_errors_total"][name, side, cause] += 0
+                if topic.archive.kind == "iceberg":
+                    self._counts["archiver_commit_attempts_total"][name,] += 0
+                    self._counts["archiver_commits_total"][name, "committed"] += 0
+
+    def archived(self, report: ArchiveReport) -> None:
+        """A run of archiving ended, well or badly: `ArchiveRun.report` has what it did also when it raised."""
+        with self._lock:
+            self._counts["archiver_archive_rounds_total"][()] += report.rounds
+            for step, seconds in report.seconds.items():
+                self._counts["archiver_archive_seconds_total"][step,] += seconds  # type: ignore[assignment]
+            for item in report.topics.values():
+                name = self._topic(item.topic)
+                for metric, attribute in _OF_TOPIC.items():
+                    self._counts[metric][name,] += getattr(item, attribute)
+                if item.schema_change is not None:
+                    compatibility = COMPATIBILITIES[bool(item.schema_change["incompatible"])]
+                    self._counts["archiver_schema_changes_total"][name, compatibility] += 1
+                for told, count in item.decode_errors.items():
+                    side, _, cause = told.partition(":")
+                    self._counts["archiver_decode_errors_total"][name, side, cause] += count
+            for tried in report.commits:
+                name = self._topic(tried.topic)
+                self._counts["archiver_commits_total"][name, tried.end] += 1
+                self._counts["archiver_commit_attempts_total"][name,] += tried.attempts
+                self._commits[bisect.bisect_left(COMMIT_BUCKETS_S, tried.seconds)] += 1
+                self._commit_seconds += tried.seconds
+
+    def cleaned(self, report: CleanReport) -> None:
+        """A run of the vacuum ended; a dry run counts nothing."""
+        if report.dry_run:
+            return
+        with self._lock:
+            self._counts["archiver_clean_condemned_total"][()] += len(report.condemned)
+            self._counts["archiver_clean_deleted_total"][()] += len(report.deleted)
+            self._counts["archiver_clean_compacted_total"][()] += sum(topic.archives for topic in report.compacted)
+
+    def reconciled(self, report: ReconcileReport, *, whole: bool = True) -> None:
+        """A run of the reconciler ended; one of a topic (not `whole`) says nothing of the others."""
+        with self._lock:
+            for known in IDS:
+                self._counts["archiver_findings_fixed_total"][known,] += 0
+            for finding, fixed in report.findings:
+                self._counts["archiver_findings_fixed_total"][finding.id,] += fixed
+            if whole and report.error is None:
+                left = Counter((finding.id, finding.severity) for finding, fixed in report.findings if not fixed)
+                self._findings = {**dict.fromkeys(IDS.items(), 0.0), **{labels: float(count) for labels, count in left.items()}}
+
+    def requested(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered; `route` is one of `ROUTES`."""
+        with self._lock:
+            shown = route if route in ROUTES else "other"
+            self._counts["archiver_http_requests_total"][shown, str(status) if str(status) in STATUSES else "other"] += 1
+            self._counts["archiver_http_request_seconds_total"][shown,] += seconds  # type: ignore[assignment]
+
+    def watched(self, seen: Watched) -> None:
+        """The watch looked."""
+        with self._lock:
+            self._watched = seen
+            for source, now in seen.sources.items():
+                before = self._sources.get(source, now)
+                anew = before.files > now.files or before.records > now.records or before.bytes > now.bytes
+                for metric, attribute in _OF_SOURCE.items():
+                    seen_before = 0 if anew or source not in self._sources else getattr(before, attribute)
+                    self._counts[metric][source,] += getattr(now, attribute) - seen_before
+                self._sources[source] = now
+
+    def _topic(self, name: str) -> str:
+        """Under which name a topic is counted; it stays so, or the sum of the others could step back."""
+        if name not in self._own_topics:
+            if len(self._own_topics) >= self._limits.topics_max:
+                return OTHER
+            self._own_topics.add(name)
+        return name
+
+    # what is shown
+
+    def families(self, writer: CountingWriter | None, published: PublishedNumbers | None = None) -> list[Family]:
+        """Everything as of now; `writer` is the intake writer, None if there is none (yet, or any more), `published` what the publisher of
+        control events says of itself.
+        """
+        now_us = self._clock.now_us()
+        with self._lock:
+            counted = [Family(name, {labels: float(count) for labels, count in found.items()}) for name, found in self._counts.items()]
+            spread = Spread(COMMIT_BUCKETS_S, tuple(self._commits), self._commit_seconds)
+            watched, taken = self._watched, self._of_writer(writer)
+            findings = [Family("archiver_findings", dict(self._findings))] if self._findings else []
+        families = [
+            Family("archiver_build_info", {(self._version, platform.python_version()): 1.0}),
+            *counted,
+            Family("archiver_commit_seconds", spread=spread),
+            *taken,
+            *findings,
+            *self._of_journal(now_us),
+            *([] if watched is None else _of_watch(watched, self._limits, now_us)),
+            *([] if published is None else _of_published(published, now_us)),
+        ]
+        return [family for family in families if METRICS[family.name].shown in self._shown]
+
+    def _of_writer(self, writer: CountingWriter | None) -> list[Family]:
+        """The writer's numbers; its counters go on from those of the writers before it."""
+        if writer is not self._writer and self._writer is not None:
+            self._writers_before.update(_totals(metrics_of(self._writer.metrics())))
+        self._writer = writer
+        now = {} if writer is None else metrics_of(writer.metrics())
+        totals = Counter(self._writers_before)
+        totals.update(_totals(now))
+        return [Family(name, {(): float(value)}) for name, value in {**now, **totals}.items()]
+
+    def _of_journal(self, now_us: int) -> list[Family]:
+        journal = self._journal
+        cycles: Counter[Labels] = Counter()
+        seconds: Counter[Labels] = Counter()
+        for (job, outcome), (count, took) in journal.sums().items():
+            labels = (job if job in JOBS else "other", outcome)
+            cycles[labels] += count
+            seconds[labels] += took  # type: ignore[assignment]
+        newest = {job: cycle for job in JOBS if (cycle := journal.newest(job)) is not None}
+        checks = journal.checks()
+        families = [
+            Family("archiver_ready", {(): float(journal.ready)}),
+            Family("archiver_cycles_total", {labels: float(count) for labels, count in cycles.items()}),
+            Family("archiver_cycle_seconds_total", {labels: float(took) for labels, took in seconds.items()}),
+            Family("archiver_cycle_age_seconds", {(job,): _age(cycle.began_us, now_us) for job, cycle in newest.items()}),
+            Family("archiver_cycle_last_seconds", {(job,): cycle.seconds for job, cycle in newest.items()}),
+            Family("archiver_dependency_up", {(check.name,): float(check.ok) for check in checks}),
+            Family("archiver_dependency_age_seconds", {(check.name,): _age(check.since_us, now_us) for check in checks}),
+        ]
+        for job in ("audit", "deep_audit"):
+            audit = newest.get(job)
+            verdict = None if audit is None else audit.document.get("verdict")
+            if audit is not None and verdict in VERDICTS:
+                families.append(Family(f"archiver_{job}_verdict", {(one,): float(one == verdict) for one in VERDICTS}))
+                families += gauge(f"archiver_{job}_age_seconds", _age(audit.began_us, now_us))
+            if job == "audit" and audit is not None and "undecoded" in audit.document:
+                undecoded: dict[tuple[str, ...], float] = {
+                    (str(item["topic"]),): float(item["records"]) for item in audit.document["undecoded"]
+                }
+                families.append(Family("archiver_undecoded_values", undecoded))
+        return families
+
+
+_OF_TOPIC: Mapping[str, str] = {
+    "archiver_archive_records_total": "rows",
+    "archiver_archive_files_total": "archives",
+    "archiver_archive_raw_bytes_total": "raw_bytes",
+    "archiver_archive_stored_bytes_total": "stored_bytes",
+    "archiver_archive_gap_offsets_total": "gaps",
+}
+"""Per metric the field of a topic's report."""
+_OF_SOURCE: Mapping[str, str] = {
+    "archiver_source_files_total": "files",
+    "archiver_source_records_total": "records",
+    "archiver_source_bytes_total": "bytes",
+}
+"""Per metric the field of a source's numbers."""
+
+
+def _totals(numbers: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in numbers.items() if METRICS[name].kind == "counter"}
+
+
+def _age(since_us: int, now_us: int) -> float:
+    return max(0, now_us - since_us) / 1e6
+
+
+def _of_watch(seen: Watched, limits: SeriesLimits, now_us: int) -> list[Family]:
+    logs: Sequence[tuple[str, dict[str, int]]] = (
+        ("archiver_log_floor", {name: log.floor for name, log in seen.logs.items()}),
+        ("archiver_log_tail", {name: log.tail for name, log in seen.logs.items()}),
+        ("archiver_log_entries", {name: log.tail - log.floor for name, log in seen.logs.items()}),
+    )
+    families = [
+        *gauge("archiver_watch_age_seconds", _age(seen.seen_us, now_us)),
+        *gauge("archiver_leader", seen.leader),
+        *gauge("archiver_epoch", seen.epoch),
+        *gauge("archiver_condemned_objects", seen.condemned),
+        *gauge("archiver_checkpoint_index", seen.checkpoint_index),
+        *(Family(metric, {(name,): float(number) for name, number in numbers.items()}) for metric, numbers in logs if numbers),
+        *([] if seen.standing is None else standing_families(seen.standing, limits, now_us)),
+        *gauge("archiver_intake_log_ahead_seconds", None if seen.standing is None else max(0.0, (seen.standing.newest_us - now_us) / 1e6)),
+        *_of_sources(seen.sources),
+    ]
+    if seen.pin is not None:
+        families.append(Family("archiver_intake_pinned_age_seconds", {(seen.pin.topic, str(seen.pin.partition)): seen.pin.age_s(now_us)}))
+    elif seen.pin_known:
+        families.append(Family("archiver_intake_pinned_age_seconds", {("", ""): 0.0}))
+    return families
+
+
+def _of_published(state: PublishedNumbers, now_us: int) -> list[Family]:
+    families = gauge("archiver_control_topic_events_total", state.events)
+    if state.holder is None and (state.lag is not None or state.trouble is not None):
+        families += gauge("archiver_control_topic_up", state.trouble is None)
+    if state.holder is None and state.lag is not None:
+        families += gauge("archiver_control_topic_lag_entries", state.lag)
+        families += gauge("archiver_control_topic_lag_seconds", 0.0 if state.since_us is None else _age(state.since_us, now_us))
+    return families
+
+
+def _of_sources(sources: Mapping[str, SourceNumbers]) -> list[Family]:
+    if not sources:
+        return []
+    waiting: dict[Labels, float] = {
+        (name, state): float(getattr(source, state)) for name, source in sources.items() for state in FILE_STATES if not source.mirror
+    }
+    mirrors = {name: source for name, source in sources.items() if source.mirror}
+    families = [
+        Family("archiver_source_up", {(name,): float(source.up) for name, source in sources.items()}),
+        Family("archiver_source_files", waiting),
+        Family("archiver_mirror_stopped", {(name,): float(source.failed) for name, source in mirrors.items()}),
+        Family("archiver_mirror_behind_offsets", {(name,): float(one.behind) for name, one in mirrors.items() if one.behind is not None}),
+    ]
+    return [family for family in families if family.samples]

@@ -1,0 +1,82 @@
+"""Which transaction some aborted offset belonged to, as far as the log still tells.
+
+A fold keeps gaps, not whose they were. So the entries since the older of the last two checkpoints are folded once more, and the one after
+which the offset is a gap is the one that aborted it. Must never write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from archiver.log.reading import entries_from
+from archiver.log.store import Log
+from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime.ids import TopicPartition
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.entry_format import parse_entry
+from intake.log.fold import IntakeFold
+
+_ENDING = ("transaction", "producer", "deleted")
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """How some offset came to be a gap."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    started_us: int
+    log_index: int
+    """Of the entry that ended the transaction."""
+    ended_us: int
+    how: str
+    """For people."""
+
+
+def aborted_by(log: Log, store: CheckpointStore, tp: TopicPartition, offset: int) -> Aborted | None:
+    """The transaction that `offset`, which is a gap, was part of; None if the entry that aborted it was trimmed.
+
+    Raises `Trimmed` if the log is trimmed meanwhile, and what log and store raise.
+    """
+    fold = _oldest(log, store)
+    if fold is None or _is_gap(fold, tp, offset):
+        return None
+    for entry in entries_from(log, fold.next_index):
+        parsed = parse_entry(entry.index, entry.data)
+        ending = parsed.WhichOneof("body") in _ENDING
+        open_before = list(fold.transactions) if ending else []
+        fold.apply(entry.index, entry.data)
+        if ending and _is_gap(fold, tp, offset):
+            for one in open_before:
+                if any(low <= offset < high for low, high in one.ranges.get(tp, ())):
+                    how, ended_us = _how(parsed)
+                    return Aborted(one.transactional_id, one.producer_id, one.epoch, one.started_us, entry.index, ended_us, how)
+    return None
+
+
+def _oldest(log: Log, store: CheckpointStore) -> IntakeFold | None:
+    """The oldest state from which the log can be read on; None if there is none."""
+    floor = log.floor()
+    if floor == 0:
+        return IntakeFold()
+    usable = [checkpoint for checkpoint in store.last() if checkpoint.index >= floor]
+    return usable[-1].fold() if usable else None
+
+
+def _is_gap(fold: IntakeFold, tp: TopicPartition, offset: int) -> bool:
+    if tp[0] not in fold.topics_by_id:
+        return False
+    # What is below `shelved_to` was decided before the checkpoint, and its gaps are not held here.
+    return bool(fold.gaps(tp, offset, offset + 1)) or offset < fold.partition(tp).shelved_to
+
+
+def _how(entry: pb.IntakeEntry) -> tuple[str, int]:
+    body = entry.WhichOneof("body")
+    if body == "producer":
+        return "its transactional id was opened again", entry.producer.time_us
+    if body == "deleted":
+        return "another topic that it had written to was deleted", entry.deleted.time_us
+    if entry.transaction.fence:
+        return "it was open for too long", entry.transaction.time_us
+    return "its producer aborted it", entry.transaction.time_us

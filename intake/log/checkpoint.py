@@ -1,0 +1,303 @@
+"""A checkpoint: the state of the intake fold before one entry of the log, as bytes.
+
+Frozen format 1: the magic, the SHA-256 of all that follows it, an `IntakeState` message. Its field `format` is 2, and the rest as before,
+where it holds what a reader of format 1 would misread: then that one stops. Promises that the same state gives the same bytes
+and that a single wrong bit is noticed. Pure: neither reads nor writes an object (`intake.log.checkpoint_store` does).
+
+What is decided, which is everything below the stable offsets, stands in shelves and not here. So the size follows the number of partitions,
+producers and remembered ids, and what open transactions hold back, not how far archiving is behind.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from archiver.log.checkpoints import seal, unseal
+from archiver.proto import intake_state_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.checkpoint_sources import source_message, source_state
+from intake.log.fold import DeletedTopic, FoldState, IntakeFold, TopicState
+from intake.log.partition_state import PartitionState, merged
+from intake.log.transactions import OpenTransaction
+from intake.producers import BATCHES_REMEMBERED, KnownBatch, Producer
+from intake.segments import FileRef, HeldSegments, SegmentRef
+
+FORMAT = 1
+"""Of the object; part of its key as well."""
+STATE_FORMATS = (1, 2, 3)
+"""Of the state in it: 2 has deleted topics or positions of sources, 3 mirrored topics."""
+MAGIC = b"archiver.state.1"
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfRef:
+    """One shelf, as the checkpoints name it that came with it or after it."""
+
+    start: int
+    end: int
+    """What entries [start, end) of the log decided."""
+    size: int
+    """Bytes."""
+    sha256: bytes
+    footer_sha256: bytes
+
+    def __hash__(self) -> int:
+        # What was read of shelves is kept by them, and planning looks there thousands of times: the digest says it all.
+        return hash(self.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state before the entry at `state.next_index`, and where the rest of it is."""
+
+    state: FoldState
+    shelves: tuple[ShelfRef, ...]
+    """In order, without a hole; the last one ends at the checkpoint."""
+
+    @property
+    def index(self) -> int:
+        """The first entry that is not in it."""
+        return self.state.next_index
+
+    @property
+    def last_id(self) -> bytes | None:
+        """The id of the entry that it took in last."""
+        ids = list(self.state.ids)
+        return ids[-1] if ids else None
+
+    def fold(self) -> IntakeFold:
+        """A fold that goes on from here. The checkpoint must not be used for another one: the state becomes the fold's."""
+        fold = IntakeFold()
+        fold.restore(self.state)
+        return fold
+
+
+def encode(checkpoint: Checkpoint) -> bytes:
+    """The object of a checkpoint."""
+    return seal(MAGIC, _state_message(checkpoint).SerializeToString(deterministic=True))
+
+
+def decode(data: bytes, where: str) -> Checkpoint:
+    """The inverse of `encode`. Raises `Corrupted`, naming `where`, if a bit is wrong, `Halt` if a newer version wrote it."""
+    payload = unseal(MAGIC, data, where)
+    try:
+        message = pb.IntakeState.FromString(payload)
+    except DecodeError as error:
+        raise Corrupted(f"checkpoint {where} is not the state of an intake fold") from error
+    if message.format not in STATE_FORMATS:
+        raise Halt(
+            f"checkpoint {where} has the format {message.format}, this version knows {STATE_FORMATS[-1]}; upgrade before reading this log"
+        )
+    return _checkpoint(message)
+
+
+def same(one: FoldState, other: FoldState) -> bool:
+    """Whether two folds know the same and hold the same; how their gaps are cut does not matter."""
+    if _scalars(one) != _scalars(other) or one.partitions.keys() != other.partitions.keys():
+        return False
+    if {source.name: source for source in one.sources} != {source.name: source for source in other.sources}:
+        return False
+    for tp, state in one.partitions.items():
+        twin = other.partitions[tp]
+        if (state.next_offset, state.ingest_max_us, state.shelved_to) != (twin.next_offset, twin.ingest_max_us, twin.shelved_to):
+            return False
+        if state.segments != twin.segments or _gaps(state) != _gaps(twin):
+            return False
+    return True
+
+
+def _scalars(state: FoldState) -> tuple[object, ...]:
+    return (
+        *(state.next_index, state.cluster_id, state.tick_us, state.newest_us, state.newest_key, state.barrier_ms),
+        *(list(state.topics), list(state.deleted), list(state.producers), list(state.transactions), list(state.ids)),
+    )
+
+
+def _gaps(state: PartitionState) -> list[tuple[int, int]]:
+    return merged(state.gaps, 0, state.next_offset)
+
+
+# to a message
+
+
+def _state_message(checkpoint: Checkpoint) -> pb.IntakeState:
+    state = checkpoint.state
+    files = _files_of(state.partitions)
+    places = {file.log_index: place for place, file in enumerate(files)}
+    topic_places = {topic.topic_id: place for place, topic in enumerate(state.topics)}
+    return pb.IntakeState(
+        format=_state_format(state),
+        next_index=state.next_index,
+        cluster_id=bytes.fromhex(state.cluster_id or ""),
+        tick_us=state.tick_us,
+        newest_us=state.newest_us,
+        newest_key=state.newest_key,
+        barrier_ms=state.barrier_ms,
+        topics=[
+            pb.Topic(
+                topic_id=bytes.fromhex(topic.topic_id),
+                name=topic.name,
+                created_us=topic.created_us,
+                partitions=[_partition_message(state.partitions[topic.topic_id, number], places) for number in range(topic.partitions)],
+                mirrored=topic.mirrored,
+            )
+            for topic in state.topics
+        ]
+        + [_deleted_message(topic) for topic in state.deleted],
+        files=[pb.File(log_index=file.log_index, key=file.key, size=file.size, footer_sha256=file.footer_sha256) for file in files],
+        producers=[_producer_message(producer, topic_places) for producer in state.producers],
+        transactions=[_transaction_message(transaction, topic_places) for transaction in state.transactions],
+        ids=state.ids,
+        shelves=[
+            pb.Shelf(start=shelf.start, end=shelf.end, size=shelf.size, sha256=shelf.sha256, footer_sha256=shelf.footer_sha256)
+            for shelf in checkpoint.shelves
+        ],
+        sources=[source_message(source) for source in sorted(state.sources, key=lambda source: source.name)],
+    )
+
+
+def _state_format(state: FoldState) -> int:
+    """A later one only if it is needed, so that older versions read on as long as they misread nothing."""
+    if any(topic.mirrored for topic in state.topics):
+        return 3
+    return 2 if state.deleted or state.sources else 1
+
+
+def _deleted_message(topic: DeletedTopic) -> pb.Topic:
+    deleted = pb.Deleted(time_us=topic.deleted_us, partitions=topic.partitions)
+    return pb.Topic(topic_id=bytes.fromhex(topic.topic_id), name=topic.name, created_us=topic.created_us, deleted=deleted)
+
+
+def _files_of(partitions: Mapping[TopicPartition, PartitionState]) -> list[FileRef]:
+    """The files of all segments that are held, in order of the log."""
+    found = {file.log_index: file for state in partitions.values() for file in state.segments.files}
+    return [found[index] for index in sorted(found)]
+
+
+def _partition_message(state: PartitionState, places: Mapping[int, int]) -> pb.Partition:
+    return pb.Partition(
+        next_offset=state.next_offset,
+        ingest_max_us=state.ingest_max_us,
+        shelved_to=state.shelved_to,
+        segments=[
+            pb.Segment(
+                file=places[segment.file.log_index],
+                row_group=segment.row_group,
+                first_row=segment.first_row,
+                rows=segment.rows,
+                base=segment.base,
+                raw_bytes=segment.raw_bytes,
+                accept_max_us=segment.accept_max_us,
+                floor_us=segment.floor_us,
+            )
+            for segment in state.segments
+        ],
+        gaps=[pb.Range(base=base, end=end) for base, end in _gaps(state)],
+    )
+
+
+def _producer_message(producer: Producer, topics: Mapping[TopicId, int]) -> pb.Producer:
+    return pb.Producer(
+        producer_id=producer.producer_id,
+        epoch=producer.epoch,
+        transactional_id=producer.transactional_id,
+        transaction_timeout_us=producer.transaction_timeout_us,
+        last_used_us=producer.last_used_us,
+        batches=[
+            pb.Batches(
+                topic=topics[topic_id],
+                partition=partition,
+                sequences=[batch.sequence for batch in batches],
+                rows=[batch.rows for batch in batches],
+                bases=[batch.base for batch in batches],
+            )
+            for (topic_id, partition), batches in producer.batches.items()
+        ],
+    )
+
+
+def _transaction_message(transaction: OpenTransaction, topics: Mapping[TopicId, int]) -> pb.Transaction:
+    return pb.Transaction(
+        producer_id=transaction.producer_id,
+        epoch=transaction.epoch,
+        transactional_id=transaction.transactional_id,
+        started_us=transaction.started_us,
+        deadline_us=transaction.deadline_us,
+        ranges=[
+            pb.Ranges(topic=topics[topic_id], partition=partition, ranges=[pb.Range(base=base, end=end) for base, end in ranges])
+            for (topic_id, partition), ranges in transaction.ranges.items()
+        ],
+    )
+
+
+# from a message
+
+
+def _checkpoint(message: pb.IntakeState) -> Checkpoint:
+    topic_ids = [TopicId(topic.topic_id.hex()) for topic in message.topics]
+    files = [FileRef(file.log_index, file.key, file.size, file.footer_sha256) for file in message.files]
+    state = FoldState(
+        next_index=message.next_index,
+        cluster_id=message.cluster_id.hex() or None,
+        tick_us=message.tick_us,
+        newest_us=message.newest_us,
+        newest_key=message.newest_key,
+        barrier_ms=message.barrier_ms,
+        topics=tuple(
+            TopicState(topic_id, topic.name, len(topic.partitions), topic.created_us, topic.mirrored)
+            for topic_id, topic in zip(topic_ids, message.topics, strict=True)
+            if not topic.HasField("deleted")
+        ),
+        deleted=tuple(
+            DeletedTopic(topic_id, topic.name, topic.deleted.partitions, topic.created_us, topic.deleted.time_us)
+            for topic_id, topic in zip(topic_ids, message.topics, strict=True)
+            if topic.HasField("deleted")
+        ),
+        partitions={
+            (topic_id, number): _partition(partition, files)
+            for topic_id, topic in zip(topic_ids, message.topics, strict=True)
+            for number, partition in enumerate(topic.partitions)
+        },
+        producers=tuple(_producer(producer, topic_ids) for producer in message.producers),
+        transactions=tuple(_transaction(transaction, topic_ids) for transaction in message.transactions),
+        sources=tuple(source_state(source) for source in message.sources),
+        ids=tuple(message.ids),
+    )
+    shelves = tuple(ShelfRef(shelf.start, shelf.end, shelf.size, shelf.sha256, shelf.footer_sha256) for shelf in message.shelves)
+    return Checkpoint(state, shelves)
+
+
+def _partition(message: pb.Partition, files: Sequence[FileRef]) -> PartitionState:
+    segments = HeldSegments.of(
+        SegmentRef(
+            file=files[segment.file],
+            row_group=segment.row_group,
+            first_row=segment.first_row,
+            rows=segment.rows,
+            base=segment.base,
+            raw_bytes=segment.raw_bytes,
+            accept_max_us=segment.accept_max_us,
+            floor_us=segment.floor_us,
+        )
+        for segment in message.segments
+    )
+    gaps = [(gap.base, gap.end) for gap in message.gaps]
+    return PartitionState(message.next_offset, message.ingest_max_us, message.shelved_to, segments, gaps)
+
+
+def _producer(message: pb.Producer, topic_ids: Sequence[TopicId]) -> Producer:
+    producer = Producer(message.producer_id, message.epoch, message.transactional_id, message.transaction_timeout_us, message.last_used_us)
+    for item in message.batches:
+        batches = (KnownBatch(*batch) for batch in zip(item.sequences, item.rows, item.bases, strict=True))
+        producer.batches[topic_ids[item.topic], item.partition] = deque(batches, BATCHES_REMEMBERED)
+    return producer
+
+
+def _transaction(message: pb.Transaction, topic_ids: Sequence[TopicId]) -> OpenTransaction:
+    ranges = {(topic_ids[item.topic], item.partition): [(one.base, one.end) for one in item.ranges] for item in message.ranges}
+    return OpenTransaction(message.producer_id, message.epoch, message.transactional_id, message.started_us, message.deadline_us, ranges)

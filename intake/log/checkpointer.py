@@ -1,0 +1,288 @@
+"""Makes checkpoints of the intake log, shelves what it decided, and trims it.
+
+Order of writes, each step only after the one before it was read back and compared:
+
+1. The log is folded from the newest checkpoint to the entry where the next one is due. That place follows from the log and the settings.
+2. The shelf of that span is stored. Nobody knows of it yet. A crash here leaves an object that the next run makes again, byte for byte,
+   or that `superseded` names once nobody can need it.
+3. The checkpoint is stored; it names the shelf. From here on a reader may start from it. What it replaces is still in the log, so readers
+   agree whichever way they came by the state. A crash here leaves a log that is longer than it need be.
+4. The log is trimmed below the *older* of the last two checkpoints that are whole, so a damaged newest one costs time and no data. One
+   entry more is kept: its id shows that the checkpoint is of this log.
+
+Trimming earlier would leave entries nowhere; naming a shelf before it is stored would leave a checkpoint that cannot be read on from. Every
+object is a function of the log, so it does no harm if several processes do this at once, or one that slept goes on where it was: it meets
+its own bytes. Fencing is the store's: an append below the floor is refused (rule L1).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from archiver.log.checkpoints import KEPT
+from archiver.log.lease import Lease
+from archiver.log.reading import entries_from
+from archiver.log.spans import Span, SpanSettings
+from archiver.log.store import Entry, Log
+from archiver.objects.idempotent_put import create_once
+from archiver.objects.paths import shelf_key
+from archiver.runtime import failpoints
+from archiver.runtime.errors import ArchiverError, Corrupted, Halt, KeyExists, LeaseHeld, Trimmed
+from intake.log import history_file as shelves
+from intake.log.checkpoint import Checkpoint, ShelfRef, encode, same
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.fold import IntakeFold
+from intake.log.sequencer import Sequencer
+
+LEASE_TRIES_MAX = 5
+"""So often another process may be found to have the right to make checkpoints, before this one makes them beside it: the other may be
+stopped, and metadata must not grow for ever. Making them twice is harmless."""
+CHECKPOINTS_PER_RUN_MAX = 10
+"""A log that nobody made checkpoints of may need hundreds: whoever waits for a run gets on after so many, and the next run goes on."""
+_log = logging.getLogger(__name__)
+
+
+class Checkpointer:
+    """Makes what is due, on request. Safe to call from any thread; one thread of a process works, others are sent away.
+
+    `lease` keeps processes of one machine from doing the same work twice; nothing depends on it.
+    """
+
+    def __init__(self, log: Log, store: CheckpointStore, sequencer: Sequencer, settings: SpanSettings, lease: Lease | None = None) -> None:
+        self._log = log
+        self._store = store
+        self._sequencer = sequencer
+        self._settings = settings
+        self._lease = lease
+        self._lease_tries = 0
+        self._busy = threading.Lock()
+
+    @property
+    def due(self) -> bool:
+        """Whether enough was read since the newest checkpoint that this process knows."""
+        return self._sequencer.checkpoint_due
+
+    def run_if_due(self) -> bool:
+        """Make the checkpoints that are due, and let the sequencer forget what is shelved; whether there are new ones.
+
+        Raises nothing: an error is logged, and the next call tries again. Does nothing if another thread or process is at it.
+        """
+        if not self._sequencer.checkpoint_due or not self._busy.acquire(blocking=False):
+            return False
+        try:
+            before = self._sequencer.checkpoint_index
+            self._learn_newest()
+            if self._sequencer.checkpoint_due:
+                self._run_alone()
+            return self._sequencer.checkpoint_index > before
+        except ArchiverError as error:
+            _log.error("no checkpoint of the intake log was made, so its entries stay in the metadata store: %s", error)
+        except Exception:  # noqa: BLE001 - nobody waits for a checkpoint, so nobody else would learn of it
+            _log.exception("making a checkpoint of the intake log ended in an error nobody expected")
+        finally:
+            self._busy.release()
+        return False
+
+    def learn(self) -> None:
+        """If a checkpoint is due and others have made it, let the sequencer forget what is shelved: for processes that only read.
+
+        Raises nothing that log and store raise: what is kept too long does no harm.
+        """
+        if self._sequencer.checkpoint_due and self._busy.acquire(blocking=False):
+            try:
+                self._learn_newest()
+            except ArchiverError as error:
+                _log.warning("the newest checkpoint of the intake log could not be read: %s", error)
+            finally:
+                self._busy.release()
+
+    def _run_alone(self) -> None:
+        held = False
+        try:
+            if self._lease is not None:
+                self._lease.acquire()
+                held = True
+            self._lease_tries = 0
+        except LeaseHeld as error:
+            self._lease_tries += 1
+            if self._lease_tries < LEASE_TRIES_MAX:
+                return  # its checkpoints are learnt when they are there
+            _log.warning("%s makes no checkpoint of the intake log though it has the lease for that; going on beside it", error.holder)
+        try:
+            looked_to = self._sequencer.fold.next_index
+            made = self.run()
+            newest = self._store.start(self._log)
+            if newest is not None:
+                self._sequencer.learn(newest, newest.index if len(made) == CHECKPOINTS_PER_RUN_MAX else looked_to)
+        finally:
+            if held and self._lease is not None:
+                self._lease.release()
+
+    def _learn_newest(self) -> None:
+        indexes = self._store.indexes()
+        if indexes and indexes[-1] > self._sequencer.checkpoint_index:
+            newest = self._store.start(self._log)
+            if newest is not None:
+                self._sequencer.learn(newest, newest.index)
+
+    def run(self) -> list[int]:
+        """Make the checkpoints that are due, `CHECKPOINTS_PER_RUN_MAX` at most, and trim; the indexes of those that were made.
+
+        Raises `Corrupted` if something stored does not read back as it was made, `Halt`, naming what to do, if another object stands under
+        its key, and what log and store raise. Then the log is as long as before.
+        """
+        made: list[int] = []
+        newest = self._store.start(self._log)
+        try:
+            while len(made) < CHECKPOINTS_PER_RUN_MAX and (entries := self._span_from(newest.index if newest else 0)) is not None:
+                newest = self._make(newest, entries)
+                made.append(newest.index)
+                self._trim()
+        except Trimmed as error:
+            _log.info("others made checkpoints meanwhile: %s", error)
+        if not made:
+            self._trim()  # whoever made the last one may have been stopped before
+        return made
+
+    def _span_from(self, index: int) -> list[Entry] | None:
+        """The entries from `index` up to where the next checkpoint is due; None if it is not due yet."""
+        span, found = Span(self._settings), list[Entry]()
+        for entry in entries_from(self._log, index):
+            found.append(entry)
+            if span.add(len(entry.data)):
+                return found
+        return None
+
+    def _make(self, before: Checkpoint | None, entries: list[Entry]) -> Checkpoint:
+        """The checkpoint that follows `before`, which must not be used any more."""
+        named = before.shelves if before else ()
+        for earlier in named:
+            self._check_stored(earlier)  # what the new checkpoint names must be there, also if this process slept since it read the list
+        fold = before.fold() if before else IntakeFold()
+        for entry in entries:
+            fold.apply(entry.index, entry.data)
+        content = shelves.decided(fold)
+        shelf = self._store_shelf(entries[0].index, fold.next_index, content)
+        fold.shelve({tp: shelved.end for tp, shelved in content.items()})
+        checkpoint = Checkpoint(fold.state(), (*named, shelf))
+        failpoints.reach("checkpoint.upload.before")
+        stored = self._store_checkpoint(checkpoint)
+        failpoints.reach("checkpoint.upload.after")
+        return stored
+
+    def _store_shelf(self, start: int, end: int, content: shelves.Content) -> ShelfRef:
+        """Store the shelf, or take the one that is there; it is as `content` says."""
+        key, data = shelf_key(start, end), shelves.encode(content)
+        failpoints.reach("checkpoint.shelf.before")
+        try:
+            create_once(self._store.objects, key, data)
+        except KeyExists as error:
+            data = self._store.objects.read(key)  # another version may have written other bytes
+            if not _holds(start, end, data, content):
+                raise _other(self._store.objects.uri(key)) from error
+        shelf = shelves.ref_of(start, end, data)
+        if shelves.decode(shelf, self._store.objects.read(key)) != content:
+            raise Corrupted(f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed")
+        failpoints.reach("checkpoint.shelf.after")
+        return shelf
+
+    def _store_checkpoint(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Store the checkpoint, or take the one that is there; it reads back as the state it was made of."""
+        key = self._store.key(checkpoint.index)
+        try:
+            create_once(self._store.objects, key, encode(checkpoint))
+        except KeyExists as error:
+            try:
+                found = self._store.load(checkpoint.index)
+            except Corrupted:
+                raise _other(self._store.objects.uri(key)) from error
+            if not same(found.state, checkpoint.state):
+                raise _other(self._store.objects.uri(key)) from error
+            return found  # the same state, its shelves cut in other places
+        stored = self._store.load(checkpoint.index)
+        if not same(stored.state, checkpoint.state) or stored.shelves != checkpoint.shelves:
+            raise Corrupted(f"{self._store.objects.uri(key)} does not read back as it was made; the log is not trimmed")
+        return stored
+
+    def _trim(self) -> None:
+        """Trim below the older of the last two checkpoints, if both are whole, of this log, and the shelves of what goes are there."""
+        last = self._store.last()
+        if len(last) < KEPT:
+            return
+        below = last[-1].index - 1
+        if below <= self._log.floor():
+            return
+        self._store.check_of(last, self._log)
+        for checkpoint in last:
+            for shelf in checkpoint.shelves:
+                self._check_stored(shelf)
+        failpoints.reach("log.trim.before")
+        self._log.trim(below)
+        failpoints.reach("log.trim.after")
+
+    def _check_stored(self, shelf: ShelfRef) -> None:
+        key = shelf_key(shelf.start, shelf.end)
+        info = self._store.objects.info(key)
+        if info is None or info.size != shelf.size:
+            raise shelves.damaged(shelf, "it is gone" if info is None else f"it has {info.size} bytes instead of {shelf.size}")
+
+
+class CheckpointLoop:
+    """A thread that makes checkpoints when they are due, so that nobody waits for them. Close it.
+
+    `beside` is called at every look; what it raises of ours is logged.
+    `interval_s` is how often it looks, which costs nothing; it looks ever less often, down to every `interval_max_s`, while what is due
+    cannot be made. `closing_s` bounds the wait for a checkpoint in the making when it is closed.
+    """
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        interval_s: float = 1.0,
+        interval_max_s: float = 60.0,
+        closing_s: float = 30.0,
+        beside: Callable[[], object] | None = None,
+    ) -> None:
+        self._checkpointer = checkpointer
+        self._beside = beside
+        self._interval_s = interval_s
+        self._interval_max_s = interval_max_s
+        self._closing_s = closing_s
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Make what is due, then end. A checkpoint that takes too long is left behind: it can be cut off anywhere."""
+        self._closing.set()
+        self._thread.join(self._closing_s)
+        if self._thread.is_alive():
+            _log.warning("a checkpoint of the intake log was not finished within %g s; the next process makes it", self._closing_s)
+
+    def _run(self) -> None:
+        wait_s = self._interval_s
+        while not self._closing.wait(wait_s):
+            if self._beside is not None:
+                try:
+                    self._beside()
+                except ArchiverError as error:
+                    _log.warning("%s", error)
+            self._checkpointer.run_if_due()
+            wait_s = min(2 * wait_s, self._interval_max_s) if self._checkpointer.due else self._interval_s
+        self._checkpointer.run_if_due()
+
+
+def _holds(start: int, end: int, data: bytes, content: shelves.Content) -> bool:
+    try:
+        return shelves.content_of(shelves.ref_of(start, end, data), data) == content
+    except (Corrupted, ValueError, LookupError, TypeError):
+        return False  # no digest of it is known, so a wrong bit may be anywhere, in the name of a column too
+
+
+def _other(where: str) -> Halt:
+    return Halt(
+        f"{where} is not what the intake log says: it was damaged, or another deployment's log was used with this data folder. Find out "
+        "which; if it is damaged, delete it and it is made again. The log is not trimmed until then"
+    )

@@ -1,0 +1,497 @@
+"""The fold of the intake log: from entries to topics, offsets, producers, transactions and backlog.
+
+Pure, deterministic: whoever applies the same entries has the same state. Promises that an entry which is refused with an error changes
+nothing; a segment that does not count (a repetition, a fenced producer) changes nothing either, and its neighbours in the entry go on.
+Never reads a file or a clock.
+
+Ingest time. A record's ingest time is the running maximum of accept times over its partition, and never before the newest tick that
+stands earlier in the log. `SegmentRef.floor_us` carries that maximum to the beginning of each segment, so the ingest time of a segment's
+record is max(`floor_us`, accept times of the segment up to and with that record).
+
+Deletion. From its entry on a deleted topic is not there: no partition, no segment, no gap of it. Its id is remembered for good, and the
+segments of it that come later are refused one by one. A transaction that has records in it is aborted whole and its producer fenced: what
+is left of it could only be committed in part.
+
+Mirrored topics. Their segments state the offsets that an upstream gave their records; what lies between two of them holds no record, and is
+a gap like those of aborted transactions. An entry whose offsets do not go on from where the partition is counts for nothing.
+
+Transactions. A marker takes no offset. Aborted records keep the offsets they were given, as gaps. Nothing at or beyond the first offset
+of an open transaction is stable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from archiver.objects.paths import parse_intake_key
+from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime.errors import Corrupted, Halt, NotFound
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.log.entry_format import parse_entry
+from intake.log.fold_state import DeletedTopic, FoldState, TopicState
+from intake.log.mirrored_topics import contradicts_topics, follow_offsets
+from intake.log.partition_state import Gap, PartitionState, merged
+from intake.log.source_positions import Positions, contradiction
+from intake.log.transactions import OpenTransaction, Transactions
+from intake.producers import Producers, Refusal, Repeated, Run, Stamp
+from intake.segments import LARGEST_BYTES, FileRef, SegmentRef, Segments
+
+__all__ = ["IDS_REMEMBERED", "NOTHING", "Applied", "DeletedTopic", "FoldState", "IntakeFold", "Landed", "TopicState"]
+
+IDS_REMEMBERED = 65_536
+"""Entries whose ids are kept, so that an entry of unknown outcome is found after the log was trimmed past it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of one segment of an entry."""
+
+    tp: TopicPartition
+    rows: int
+    runs: tuple[Run, ...]
+    """Where its records are, in their order; of a repetition, where the originals are. Empty if it was refused."""
+    segment: SegmentRef | None
+    """What it added to the backlog; None for a repetition and for one that was refused."""
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an entry brought about."""
+
+    landed: tuple[Landed, ...] = ()
+    """Of a file: its segments, in the order of the entry."""
+    refusal: Refusal | None = None
+    """Why a marker, or the deletion of a topic that was deleted before, touched nothing; why a file with positions does not count."""
+    producer: tuple[int, int] | None = None
+    """Of a producer that was opened: its id and epoch."""
+
+
+NOTHING = Applied()
+
+
+class IntakeFold:
+    """State of the intake log up to `next_index`. One thread applies; others may read meanwhile."""
+
+    def __init__(self) -> None:
+        self._next_index = 0
+        self._cluster_id: str | None = None
+        self._tick_us = 0
+        self._newest_us = 0
+        self._newest_key = ""
+        self._barrier_ms = 0
+        self._by_name: dict[str, TopicState] = {}
+        self._by_id: dict[TopicId, TopicState] = {}
+        self._deleted: dict[TopicId, DeletedTopic] = {}
+        self._partitions: dict[TopicPartition, PartitionState] = {}
+        self._producers = Producers()
+        self._transactions = Transactions()
+        self._positions = Positions()
+        self._ids: deque[bytes] = deque(maxlen=IDS_REMEMBERED)
+
+    @property
+    def next_index(self) -> int:
+        """Index of the entry that `apply` expects."""
+        return self._next_index
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The cluster whose data folder this log belongs to (32 hex digits); None before the entry that says so."""
+        return self._cluster_id
+
+    @property
+    def tick_us(self) -> int:
+        """The newest tick: nothing later in the log has an ingest time before it. 0 before the first."""
+        return self._tick_us
+
+    @property
+    def newest_us(self) -> int:
+        """The newest time in the log, accept time or tick; 0 if there is none."""
+        return self._newest_us
+
+    @property
+    def newest_key(self) -> str:
+        """The greatest key of an intake file in the log; empty before the first."""
+        return self._newest_key
+
+    @property
+    def barrier_ms(self) -> int:
+        """A later entry counts for nothing if its file was written before this; 0 before the first barrier."""
+        return self._barrier_ms
+
+    @property
+    def topics_by_name(self) -> Mapping[str, TopicState]:
+        """Every topic, in order of declaration."""
+        return MappingProxyType(self._by_name)
+
+    @property
+    def topics_by_id(self) -> Mapping[TopicId, TopicState]:
+        """Every topic, in order of declaration."""
+        return MappingProxyType(self._by_id)
+
+    @property
+    def deleted_topics(self) -> Mapping[TopicId, DeletedTopic]:
+        """Every topic that was deleted, in order of deletion."""
+        return MappingProxyType(self._deleted)
+
+    def deleted_named(self, name: str) -> DeletedTopic | None:
+        """The topic of that name that was deleted last; None if none was, or if another topic has the name now."""
+        if name in self._by_name:
+            return None
+        return next((topic for topic in reversed(list(self._deleted.values())) if topic.name == name), None)
+
+    @property
+    def producers(self) -> Producers:
+        """The idempotent producers that are not forgotten; only the fold changes them."""
+        return self._producers
+
+    @property
+    def transactions(self) -> Transactions:
+        """The open transactions; only the fold changes them."""
+        return self._transactions
+
+    @property
+    def positions(self) -> Positions:
+        """How far sources were taken in; only the fold changes it."""
+        return self._positions
+
+    def next_offset(self, tp: TopicPartition) -> int:
+        """The offset the partition's next record will get; `NotFound` if there is no such partition."""
+        return self.partition(tp).next_offset
+
+    def stable_offset(self, tp: TopicPartition) -> int:
+        """Nothing at or beyond it is archived: the first offset of the oldest open transaction, else the end of the partition."""
+        stable = self.partition(tp).next_offset
+        for transaction in self._transactions:
+            first = transaction.first_offset(tp)
+            if first is not None and first < stable:
+                stable = first
+        return stable
+
+    def blocking(self, tp: TopicPartition) -> OpenTransaction | None:
+        """The transaction at whose first offset the partition's stable offset stands; None if nothing holds it back."""
+        stable = self.stable_offset(tp)
+        return next((one for one in self._transactions if one.first_offset(tp) == stable), None)
+
+    def segments(self, tp: TopicPartition, start: int = 0) -> Segments:
+        """The segments held here that reach beyond offset `start`, in offset order, without those of aborted transactions.
+
+        What lies below `shelved_to` of the partition is in shelves (`intake.log.backlog`). `NotFound` if there is no such partition.
+        """
+        return self.partition(tp).from_offset(start)
+
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        """The offsets in [start, end) that hold no record, as far as they are held here; merged, ascending."""
+        return merged(self.partition(tp).gaps, start, end)
+
+    def partition(self, tp: TopicPartition) -> PartitionState:
+        """The state of a partition, which only the fold changes; `NotFound` if there is none."""
+        held = self._partitions.get(tp)
+        if held is None:
+            topic = self._by_id.get(tp[0])
+            if topic is None:
+                gone = self._deleted.get(tp[0])
+                what = f"there is no topic with the id {tp[0]}" if gone is None else f"topic {gone.name} (id {tp[0]}) was deleted"
+                raise NotFound(what)
+            raise NotFound(f"topic {topic.name} has no partition {tp[1]}; it has {topic.partitions}, numbered from 0")
+        return held
+
+    def entry_id(self, index: int) -> bytes | None:
+        """The id of the entry at `index`; None if it is not remembered (any more) or not applied yet."""
+        place = index - (self._next_index - len(self._ids))
+        return self._ids[place] if 0 <= place < len(self._ids) else None
+
+    def apply(self, index: int, data: bytes) -> Applied:
+        """Take in the entry at `index`.
+
+        Raises `Halt` for an entry of an unknown format or out of turn, `Corrupted` for one that contradicts itself or the log before it.
+        """
+        if index != self._next_index:
+            raise Halt(f"intake log: entry {index} was offered to a fold that expects entry {self._next_index}")
+        entry = parse_entry(index, data)
+        body = entry.WhichOneof("body")
+        applied = NOTHING
+        if body == "file":
+            self._check_file(index, entry.file)
+            applied = self._place(index, entry.file)
+        elif body == "topic":
+            self._declare(index, entry.topic)
+        elif body == "cluster":
+            self._bind(index, entry.cluster)
+        elif body == "producer":
+            applied = self._open_producer(index, entry.producer)
+        elif body == "transaction":
+            applied = self._end_transaction(entry.transaction)
+        elif body == "barrier":
+            self._barrier_ms = max(self._barrier_ms, entry.barrier.written_before_ms)
+        elif body == "forgotten":
+            self._producers.forget(entry.forgotten.idle_since_us, self._transactions.busy)
+        elif body == "deleted":
+            applied = self._delete(index, entry.deleted)
+        elif body == "grown":
+            self._grow(index, entry.grown)
+        elif body == "source_forgotten":
+            self._positions.forget(index, entry.source_forgotten)
+        else:
+            self._tick_us = max(self._tick_us, entry.tick.time_us)
+            self._newest_us = max(self._newest_us, self._tick_us)
+        self._ids.append(entry.id)
+        self._next_index = index + 1
+        return applied
+
+    def _bind(self, index: int, bound: pb.ClusterBound) -> None:
+        cluster_id = bound.cluster_id.hex()
+        if len(bound.cluster_id) != 16:
+            raise Corrupted(
+                f"intake log: entry {index} names a cluster id of {len(bound.cluster_id)} bytes; it must have 16: restore the log"
+            )
+        if self._cluster_id not in (None, cluster_id):
+            raise Corrupted(f"intake log: entry {index} names cluster {cluster_id}, an earlier one {self._cluster_id}; restore the log")
+        self._cluster_id = cluster_id
+
+    def _declare(self, index: int, declared: pb.TopicDeclared) -> None:
+        if len(declared.topic_id) != 16 or not declared.name or declared.partitions == 0:
+            raise Corrupted(f"intake log: entry {index} declares a topic without a name, a 16-byte id or partitions; restore the log")
+        topic_id = TopicId(declared.topic_id.hex())
+        if declared.name in self._by_name or topic_id in self._by_id or topic_id in self._deleted:
+            return  # somebody was first: a double is void
+        topic = TopicState(topic_id, declared.name, declared.partitions, declared.created_us, declared.mirrored)
+        for number in range(declared.partitions):
+            self._partitions[topic_id, number] = PartitionState()
+        # Other dictionaries, so that whoever goes through the topics meanwhile is not disturbed.
+        self._by_id = {**self._by_id, topic_id: topic}
+        self._by_name = {**self._by_name, topic.name: topic}
+
+    def _grow(self, index: int, grown: pb.TopicGrown) -> None:
+        topic_id = TopicId(grown.topic_id.hex())
+        topic = self._by_id.get(topic_id)
+        if topic is None and topic_id in self._deleted:
+            return
+        if topic is None or not topic.mirrored:
+            raise Corrupted(f"intake log: entry {index} adds partitions to {topic_id}, which is no mirrored topic; restore the log")
+        if grown.partitions <= topic.partitions:
+            return  # somebody was first
+        for number in range(topic.partitions, grown.partitions):
+            self._partitions[topic_id, number] = PartitionState()
+        larger = replace(topic, partitions=grown.partitions)
+        # Other dictionaries in the same order, as above; the partitions are there before anybody can ask for them.
+        self._by_id = {known: larger if one is topic else one for known, one in self._by_id.items()}
+        self._by_name = {name: larger if one is topic else one for name, one in self._by_name.items()}
+
+    def _delete(self, index: int, deleted: pb.TopicDeleted) -> Applied:
+        topic_id = TopicId(deleted.topic_id.hex())
+        topic = self._by_id.get(topic_id)
+        if topic is None:
+            if topic_id not in self._deleted:
+                raise Corrupted(f"intake log: entry {index} deletes a topic {topic_id} that was never declared; restore the log")
+            return Applied(refusal="deleted")
+        tps = [(topic_id, number) for number in range(topic.partitions)]
+        for transaction in [one for one in self._transactions if any(tp in one.ranges for tp in tps)]:
+            self._close(transaction.producer_id, commit=False)
+            producer = self._producers.get(transaction.producer_id)
+            assert producer is not None, "a producer with an open transaction is not forgotten"
+            self._producers.fence(producer)
+        self._producers.forget_partitions(tps)
+        # Other dictionaries, as above; known as deleted first, so that the topic is never nowhere.
+        gone = DeletedTopic(topic_id, topic.name, topic.partitions, topic.created_us, deleted.time_us)
+        self._deleted = {**self._deleted, topic_id: gone}
+        self._by_name = {name: one for name, one in self._by_name.items() if one is not topic}
+        self._by_id = {known: one for known, one in self._by_id.items() if one is not topic}
+        for tp in tps:
+            del self._partitions[tp]
+        return NOTHING
+
+    # files
+
+    def _check_file(self, index: int, file: pb.IntakeFile) -> None:
+        """Raise `Corrupted` unless every segment has its place; changes nothing."""
+        if wrong := contradiction(file):
+            raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
+        if (file.topics or not file.positions) and (not file.key or len(file.footer_sha256) != 32):
+            raise Corrupted(f"intake log: entry {index} names a file without a key or digest; restore the log")
+        for group in file.topics:
+            topic_id = TopicId(group.topic_id.hex())
+            topic = self._by_id.get(topic_id) or self._deleted.get(topic_id)
+            if topic is None:
+                raise Corrupted(
+                    f"intake log: entry {index} ({file.key}) holds records of a topic {group.topic_id.hex()} that was never declared"
+                )
+            for segment in group.segments:
+                if segment.partition >= topic.partitions or segment.rows == 0:
+                    raise Corrupted(
+                        f"intake log: entry {index} ({file.key}) has a segment of {segment.rows} rows for partition {segment.partition} "
+                        f"of topic {topic.name}, which has {topic.partitions} partitions"
+                    )
+                if segment.raw_bytes > LARGEST_BYTES:
+                    raise Corrupted(
+                        f"intake log: entry {index} ({file.key}) states a segment of {segment.raw_bytes} bytes; restore the log"
+                    )
+        if wrong := contradicts_topics(file, self._by_id):
+            raise Corrupted(f"intake log: entry {index} ({file.key}) {wrong}; restore the log")
+
+    def _place(self, index: int, file: pb.IntakeFile) -> Applied:
+        ref = FileRef(index, file.key, file.size, file.footer_sha256)
+        refusal = self._refusal(file)
+        landed: list[Landed] = []
+        for group in file.topics:
+            topic_id = TopicId(group.topic_id.hex())
+            mirrored = topic_id in self._by_id and self._by_id[topic_id].mirrored
+            for segment in group.segments:
+                tp = (topic_id, segment.partition)
+                if topic_id in self._deleted:
+                    landed.append(Landed(tp, segment.rows, (), None, "deleted"))
+                elif refusal is not None:
+                    landed.append(Landed(tp, segment.rows, (), None, refusal))
+                elif mirrored and not segment.HasField("offset"):
+                    landed.append(Landed(tp, segment.rows, (), None, "mirrored"))
+                elif segment.HasField("producer"):
+                    landed.append(self._place_batch(ref, tp, segment))
+                else:
+                    landed.append(self._place_segment(ref, tp, segment))
+        self._newest_key = max(self._newest_key, file.key)
+        if refusal is None:
+            self._positions.move(index, file.positions)
+        return Applied(tuple(landed), refusal if file.positions else None)
+
+    def _refusal(self, file: pb.IntakeFile) -> Refusal | None:
+        """Why nothing of the entry counts; None if its segments are judged one by one."""
+        if file.key and self._is_behind_barrier(file.key):
+            return "barrier"
+        if not file.positions:
+            return None
+        if any(TopicId(group.topic_id.hex()) in self._deleted for group in file.topics):
+            return "deleted"  # as a whole: the position must not pass records that do not count
+        follows = self._positions.follow(file.positions) and follow_offsets(file, self._partitions)
+        return None if follows else "position"
+
+    def _is_behind_barrier(self, key: str) -> bool:
+        if not self._barrier_ms:
+            return False
+        parsed = parse_intake_key(key)
+        return parsed is None or parsed.written_ms < self._barrier_ms
+
+    def _place_batch(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
+        """A producer's batch: appended, unless it is here already or does not count."""
+        stated = segment.producer
+        stamp = Stamp(stated.producer_id, stated.epoch, stated.sequence, stated.transactional)
+        verdict = self._producers.judge(tp, stamp, segment.rows)
+        if isinstance(verdict, Repeated):
+            return Landed(tp, segment.rows, verdict.runs, None)
+        if verdict is not None:
+            return Landed(tp, segment.rows, (), None, verdict)
+        base = self._partitions[tp].next_offset
+        if stamp.transactional:
+            # Before the partition grows, so that no other thread ever sees these offsets as stable.
+            self._transactions.wrote(self._transaction(stamp, segment.accept_max_us), tp, base, base + segment.rows)
+        self._producers.appended(tp, stamp, segment.rows, base, segment.accept_max_us)
+        return self._place_segment(ref, tp, segment)
+
+    def _transaction(self, stamp: Stamp, time_us: int) -> OpenTransaction:
+        """The open transaction of the batch's producer, which the batch begins if there is none."""
+        transaction = self._transactions.get(stamp.producer_id)
+        if transaction is None:
+            producer = self._producers.get(stamp.producer_id)
+            assert producer is not None, "the batch was judged before"
+            time_us = max(time_us, self._tick_us)  # a writer whose clock is behind gets its whole time
+            deadline_us = time_us + producer.transaction_timeout_us
+            transaction = OpenTransaction(stamp.producer_id, stamp.epoch, producer.transactional_id, time_us, deadline_us)
+            self._transactions.add(transaction)
+        return transaction
+
+    def _place_segment(self, ref: FileRef, tp: TopicPartition, segment: pb.Segment) -> Landed:
+        held = self._partitions[tp]
+        if segment.HasField("offset"):
+            held.pass_over(segment.offset)
+        rows, base, accept_max_us = segment.rows, held.next_offset, segment.accept_max_us
+        floor_us = max(self._tick_us, held.ingest_max_us)
+        # By position: this line runs for every segment there ever was, and names would take a third more.
+        placed = SegmentRef(ref, segment.row_group, segment.first_row, rows, base, segment.raw_bytes, accept_max_us, floor_us)
+        held.append(placed)
+        self._newest_us = max(self._newest_us, accept_max_us)
+        return Landed(tp, rows, ((base, rows),), placed)
+
+    # producers and transactions
+
+    def _open_producer(self, index: int, opened: pb.ProducerOpened) -> Applied:
+        known = self._producers.named(opened.transactional_id)
+        if known is not None:
+            self._close(known.producer_id, commit=False)
+        producer = self._producers.open(index, opened.transactional_id, opened.transaction_timeout_us, opened.time_us)
+        return Applied(producer=(producer.producer_id, producer.epoch))
+
+    def _end_transaction(self, ended: pb.TransactionEnded) -> Applied:
+        producer = self._producers.get(ended.producer_id)
+        if producer is None or ended.epoch > producer.epoch:
+            return Applied(refusal="unknown_producer")
+        if ended.epoch < producer.epoch:
+            return Applied(refusal="fenced")
+        if not producer.transactional_id:
+            return Applied(refusal="wrong_kind")
+        self._close(producer.producer_id, commit=ended.commit)
+        producer.last_used_us = max(producer.last_used_us, ended.time_us)
+        if ended.fence:
+            self._producers.fence(producer)
+        return NOTHING
+
+    def _close(self, producer_id: int, *, commit: bool) -> None:
+        """End the producer's open transaction, if it has one; aborted records become gaps."""
+        transaction = self._transactions.get(producer_id)
+        if transaction is None:
+            return
+        if not commit:
+            for tp, ranges in transaction.ranges.items():
+                self._partitions[tp].abort(ranges)
+        # After that, so that no other thread ever sees aborted records below the stable offset.
+        self._transactions.close(producer_id)
+
+    # checkpoints
+
+    def shelve(self, shelved_to: Mapping[TopicPartition, int]) -> None:
+        """Let go of the segments and gaps below these offsets: a checkpoint at or before `next_index` has moved them to shelves."""
+        for tp, offset in shelved_to.items():
+            held = self._partitions.get(tp)
+            if held is not None and offset > held.shelved_to:  # None: the topic was deleted since
+                held.forget_below(offset)
+
+    def restore(self, state: FoldState) -> None:
+        """Become the fold of a checkpoint; only a fold that has applied nothing may."""
+        assert self._next_index == 0, "a fold is restored before it applies anything"
+        self._next_index = state.next_index
+        self._cluster_id = state.cluster_id
+        self._tick_us = state.tick_us
+        self._newest_us = state.newest_us
+        self._newest_key = state.newest_key
+        self._barrier_ms = state.barrier_ms
+        for topic in state.topics:
+            self._by_id[topic.topic_id] = topic
+            self._by_name[topic.name] = topic
+        self._deleted.update({topic.topic_id: topic for topic in state.deleted})
+        self._partitions.update(state.partitions)
+        for source in state.sources:
+            self._positions.add(source)
+        for producer in state.producers:
+            self._producers.add(producer)
+        for transaction in state.transactions:
+            self._transactions.add(transaction)
+        self._ids.extend(state.ids)
+
+    def state(self) -> FoldState:
+        """Everything this fold knows, for a checkpoint. Not a copy: it is of use until the next entry is applied."""
+        return FoldState(
+            next_index=self._next_index,
+            cluster_id=self._cluster_id,
+            tick_us=self._tick_us,
+            newest_us=self._newest_us,
+            newest_key=self._newest_key,
+            barrier_ms=self._barrier_ms,
+            topics=tuple(self._by_id.values()),
+            deleted=tuple(self._deleted.values()),
+            partitions=self._partitions,
+            producers=tuple(self._producers),
+            transactions=tuple(self._transactions),
+            sources=tuple(self._positions),
+            ids=self._ids,
+        )

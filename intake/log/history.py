@@ -1,0 +1,298 @@
+"""Reads the shelves: the segments and gaps of one partition, of all spans that were taken out of the log.
+
+Promises to read no more than the footers of some shelves and the row groups that hold the partitions asked for, and to keep no more than
+`rows_bytes` of these and `cache_bytes` of what else was read. A shelf that is missing, short or altered is an error that names it.
+Thread-safe.
+
+A process that sleeps while others make checkpoints may hold a list of shelves that were replaced and deleted since: then the newest list is
+asked for, once, which holds the same offsets in other files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from archiver.objects.paths import shelf_key
+from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import Corrupted, Halt, NotFound
+from archiver.runtime.ids import TopicPartition
+from intake.format import FOOTER_TAIL_BYTES, footer_length
+from intake.log.backlog import EMPTY, BacklogSummary, joined, summed
+from intake.log.checkpoint import ShelfRef
+from intake.log.history_file import (
+    PartitionIndex,
+    Rows,
+    ShelfIndex,
+    damaged,
+    gaps_of,
+    groups_of,
+    inside,
+    read_files,
+    read_group,
+    read_index,
+    rows_of,
+    segments_of,
+)
+from intake.log.partition_state import Gap
+from intake.segments import NONE, FileRef, Segments
+
+CACHE_BYTES = 64 * 2**20
+"""A shelf of 10,000 entries has an index of about 0.2 MB and file names of about 4 MB, as Python holds them."""
+ROWS_BYTES = 64 * 2**20
+"""Row groups that are kept, as numbers: a million segments. Of thousands of partitions a row group holds those of dozens, and a round
+asks for one after the other."""
+PARTS_MAX = 20_000
+"""Sums of parts of shelves that are kept: one per partition whose backlog begins inside of a shelf. About 0.4 KB each."""
+_FOOTER_GUESS_BYTES = 128 * 1024
+"""Usually the whole footer: one request instead of two."""
+_PARTITION_COST_BYTES = 600
+"""Of an index, per partition."""
+_FILE_COST_BYTES = 400
+
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Opened:
+    """What is known of one shelf."""
+
+    index: ShelfIndex
+    files: Mapping[int, FileRef] | None = None
+
+    @property
+    def cost_bytes(self) -> int:
+        """About what it takes in memory."""
+        return len(self.index.partitions) * _PARTITION_COST_BYTES + len(self.files or ()) * _FILE_COST_BYTES
+
+
+class Shelves:
+    """The shelves of the newest checkpoint that this process knows; see `intake.log.backlog.ShelvedSegments`.
+
+    `newest` gives the list of the newest checkpoint there is. Methods raise `Corrupted` for a shelf that is damaged or gone, and what the
+    object store raises.
+    """
+
+    def __init__(
+        self, objects: ObjectStore, newest: Callable[[], Sequence[ShelfRef]], cache_bytes: int = CACHE_BYTES, rows_bytes: int = ROWS_BYTES
+    ) -> None:
+        self._objects = objects
+        self._newest = newest
+        self._cache_bytes = cache_bytes
+        self._rows_bytes = rows_bytes
+        self._groups: OrderedDict[tuple[ShelfRef, int], Rows] = OrderedDict()
+        self._groups_bytes = 0
+        self._refs: tuple[ShelfRef, ...] = ()
+        self._cache: OrderedDict[ShelfRef, _Opened] = OrderedDict()
+        self._parts: OrderedDict[tuple[ShelfRef, TopicPartition, int, int], BacklogSummary] = OrderedDict()
+        self._lock = threading.RLock()
+
+    @property
+    def refs(self) -> tuple[ShelfRef, ...]:
+        """The shelves, in order."""
+        return self._refs
+
+    def learn(self, refs: Sequence[ShelfRef]) -> None:
+        """The shelves of a newer checkpoint."""
+        with self._lock:
+            self._refs = tuple(refs)
+            known = set(self._refs)
+            for ref in [ref for ref in self._cache if ref not in known]:
+                del self._cache[ref]
+            for group in [group for group in self._groups if group[0] not in known]:
+                self._groups_bytes -= self._groups.pop(group).nbytes
+
+    def segments(self, tp: TopicPartition, start: int, end: int, bytes_max: int | None) -> Segments:
+        """Those that reach beyond `start` and end at or before `end`, in offset order, until their bytes reach `bytes_max`."""
+
+        def collect() -> Segments:
+            found: list[Segments] = []
+            total = 0
+            for ref, place in self._places(tp, start, end):
+                segments, size = self._segments(ref, place, tp, start, end, None if bytes_max is None else bytes_max - total)
+                if segments:
+                    found.append(segments)
+                total += size
+                if found and bytes_max is not None and total >= bytes_max:
+                    break
+            return Segments.joined(found)
+
+        return self._reading(collect)
+
+    def gaps(self, tp: TopicPartition, start: int, end: int) -> list[Gap]:
+        """The offsets of aborted transactions in what lies between `start` and `end`; ascending."""
+
+        def collect() -> list[Gap]:
+            refs = [ref for ref, place in self._places(tp, start, end) if place.gaps]
+            return [gap for ref in refs for gap in gaps_of(self._rows(ref, tp)) if gap[1] > start and gap[0] < end]
+
+        return self._reading(collect)
+
+    def summary(self, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        """The records beyond `start` and below `end`; only a shelf that holds one of the two inside is read."""
+
+        def collect() -> BacklogSummary:
+            found = EMPTY
+            for ref, place in self._places(tp, start, end):
+                if start <= place.start and place.end <= end:
+                    whole = BacklogSummary(place.records, place.raw_bytes, place.first_accept_us, place.newest_us, place.first_floor_us)
+                    found = joined(found, whole)
+                else:
+                    found = joined(found, self._part(ref, place, tp, start, min(end, place.end)))
+            return found
+
+        return self._reading(collect)
+
+    def key_of(self, log_index: int) -> str | None:
+        """The shelf of the span of the log that the entry is in; what an open transaction held back may be in a later one."""
+        return next((shelf_key(ref.start, ref.end) for ref in self._refs if ref.start <= log_index < ref.end), None)
+
+    def _reading(self, collect: Callable[[], _T]) -> _T:
+        with self._lock:
+            try:
+                return collect()
+            except NotFound as error:
+                known = self._refs
+                self.learn(self._newest())
+                if self._refs == known:
+                    raise _gone(error) from error
+            try:
+                return collect()
+            except NotFound as error:
+                raise _gone(error) from error
+
+    def _places(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[ShelfRef, PartitionIndex]]:
+        """The shelves that hold something of the partition between `start` and `end`, with what their index says of it.
+
+        A shelf that cannot be opened is an error only if it holds some of that: the offsets of a partition go on from shelf to shelf
+        without a hole, so where the readable ones meet, the one between them holds nothing of it.
+        """
+        refs = self._refs
+        unopened: NotFound | Halt | None = None
+        reached = start
+        for ref in refs[self._first(tp, start) :]:
+            place = self._tried(ref, tp)
+            if isinstance(place, NotFound | Halt):
+                unopened = unopened or place
+                continue
+            if place is None:
+                unopened = None  # the partition is younger
+                continue
+            if unopened is not None and min(place.start, end) > reached:
+                raise unopened
+            if place.start >= end:
+                return
+            unopened, reached = None, max(reached, place.end)
+            if place.end > start and (place.segments or place.gaps):
+                yield ref, place
+        if unopened is not None and end > reached:
+            raise unopened
+
+    def _first(self, tp: TopicPartition, start: int) -> int:
+        """No shelf before this one holds anything of the partition beyond `start`."""
+        refs = self._refs
+        low, high = 0, len(refs)
+        while low < high:
+            middle = (low + high) // 2
+            looked = middle
+            while isinstance(place := self._tried(refs[looked], tp), NotFound | Halt) and looked + 1 < high:
+                looked += 1
+            if not isinstance(place, NotFound | Halt) and (place is None or place.end <= start):
+                low = looked + 1
+            else:
+                high = middle
+        return low
+
+    def _tried(self, ref: ShelfRef, tp: TopicPartition) -> PartitionIndex | NotFound | Halt | None:
+        """What a shelf's index says of the partition, None if that is younger; or why it cannot be read."""
+        try:
+            return self._opened(ref).index.partitions.get(tp)
+        except (NotFound, Halt) as error:
+            return error
+
+    def _segments(
+        self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int, bytes_max: int | None = None
+    ) -> tuple[Segments, int]:
+        """The segments of one shelf, and their bytes."""
+        if not place.segments:
+            return NONE, 0
+        rows, size = inside(self._rows(ref, tp), start, end, bytes_max)
+        return segments_of(rows, self._files(ref)), size
+
+    def _part(self, ref: ShelfRef, place: PartitionIndex, tp: TopicPartition, start: int, end: int) -> BacklogSummary:
+        """The sum of a part of one shelf. Kept, for what is shelved never changes, and whoever watches asks for it every few seconds."""
+        key = (ref, tp, start, end)
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = summed(self._segments(ref, place, tp, start, end)[0], start)
+            while len(self._parts) > PARTS_MAX:
+                self._parts.popitem(last=False)
+        self._parts.move_to_end(key)
+        return found
+
+    def _rows(self, ref: ShelfRef, tp: TopicPartition) -> Rows:
+        index = self._opened(ref).index
+        numbers = groups_of(index.partitions[tp])
+        groups = {number: group for number in numbers if (group := self._groups.pop((ref, number), None)) is not None}
+        self._groups_bytes -= sum(group.nbytes for group in groups.values())
+        if missing := [number for number in numbers if number not in groups]:
+            with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+                groups.update((number, read_group(ref, index, source, number)) for number in missing)
+        found = rows_of(ref, index, tp, [groups[number] for number in numbers])
+        # Only now: what turned out to be damaged is read again, for it may be restored meanwhile.
+        self._groups.update(((ref, number), group) for number, group in groups.items())
+        self._groups_bytes += sum(group.nbytes for group in groups.values())
+        while self._groups_bytes > self._rows_bytes:
+            self._groups_bytes -= self._groups.popitem(last=False)[1].nbytes
+        return found
+
+    def _files(self, ref: ShelfRef) -> Mapping[int, FileRef]:
+        opened = self._opened(ref)
+        if opened.files is None:
+            with self._objects.open_input(shelf_key(ref.start, ref.end)) as source:
+                opened.files = {file.log_index: file for file in read_files(ref, opened.index, source)}
+            self._evict(ref)
+        return opened.files
+
+    def _opened(self, ref: ShelfRef) -> _Opened:
+        opened = self._cache.get(ref)
+        if opened is None:
+            opened = self._cache[ref] = _Opened(read_index(ref, self._footer(ref)))
+            self._evict(ref)
+        self._cache.move_to_end(ref)
+        return opened
+
+    def _footer(self, ref: ShelfRef) -> bytes:
+        key = shelf_key(ref.start, ref.end)
+        info = self._objects.info(key)
+        if info is None:
+            raise NotFound(f"there is no object {key}")
+        if info.size != ref.size:
+            raise damaged(ref, f"it has {info.size} bytes, the checkpoint says {ref.size}")
+        tail = self._objects.read_range(key, -_FOOTER_GUESS_BYTES, _FOOTER_GUESS_BYTES)
+        length = footer_length(tail[-FOOTER_TAIL_BYTES:])
+        if length is None or length > ref.size:
+            raise damaged(ref, "it does not end in a Parquet footer")
+        footer = tail[-length:] if length <= len(tail) else self._objects.read_range(key, ref.size - length, length)
+        if hashlib.sha256(footer).digest() != ref.footer_sha256:
+            raise damaged(ref, "its footer is not the one that was written")
+        return footer
+
+    def _evict(self, kept: ShelfRef) -> None:
+        """Drop what was used longest ago, but for `kept`."""
+        total = sum(opened.cost_bytes for opened in self._cache.values())
+        for ref in list(self._cache):
+            if total <= self._cache_bytes:
+                return
+            if ref != kept:
+                total -= self._cache.pop(ref).cost_bytes
+
+
+def _gone(error: NotFound) -> Corrupted:
+    return Corrupted(
+        f"a shelf that the newest checkpoint names is gone ({error}); restore it from a copy; until then what it holds cannot be archived"
+    )

@@ -1,0 +1,372 @@
+"""A shelf: what one span of the intake log decided, as one immutable Parquet file.
+
+Frozen format 1. The rows of a partition stand together, in offset order; partitions in order of topic id and number; behind them a row for
+every intake file that they name. A row group holds `ROW_GROUP_ROWS` rows, so the place of a row says its row group. The footer's key
+`archiver.shelf` holds an index (`ShelfIndex`): which rows are whose, what they sum up to, and a digest of them. So one partition is found
+with the footer alone and read with the one or two row groups that hold it. The columns are in docs/data-layout.md.
+
+Promises that the same span of the same log gives the same content. An altered bit is noticed: the checkpoint knows size and digest of the
+object and of its footer, the footer those of each partition's rows. Pure but for the Parquet codec.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from google.protobuf.message import DecodeError
+
+from archiver.objects.paths import shelf_key
+from archiver.proto import intake_state_pb2 as pb
+from archiver.runtime.errors import ArchiverError, Corrupted, Halt, InvalidInput, passing
+from archiver.runtime.ids import TopicId, TopicPartition
+from archiver.runtime.text import counted
+from intake.format import footer_sha256
+from intake.log.checkpoint import ShelfRef
+from intake.log.fold import IntakeFold
+from intake.log.partition_state import Gap, merged
+from intake.parquet_pages import check_pages
+from intake.segments import ACCEPT_MAX_US, BASE, END, LOG_INDEX, NONE, NUMBERS, RAW_BYTES, FileRef, Numbers, Segments
+
+FORMAT = 1
+INDEX_KEY = b"archiver.shelf"
+ROW_GROUP_ROWS = 8192
+"""Part of the format. Some 100 KB: little enough for one partition, enough that the footer stays small."""
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic_id", pa.binary()),
+    pa.field("partition", pa.int32()),
+    *(pa.field(name, pa.int64()) for name in NUMBERS),
+    pa.field("key", pa.string()),
+    pa.field("size", pa.int64()),
+    pa.field("footer_sha256", pa.binary()),
+]
+SCHEMA = pa.schema(_FIELDS)
+"""A segment has everything up to `floor_us`; a gap no more than `end`; a file `log_index` and what is behind `floor_us`."""
+
+Rows = Numbers
+"""Rows of a partition: a line for each segment and gap, as `intake.segments` has them; -1 for null."""
+_NULL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShelvedPartition:
+    """What a span of the log decided of one partition: offsets [start, end), each in a segment or in a gap."""
+
+    start: int
+    end: int
+    segments: Segments = field(default_factory=lambda: NONE)
+    gaps: Sequence[Gap] = ()
+
+
+Content = dict[TopicPartition, ShelvedPartition]
+"""Of a shelf: every partition there was, in order of topic id and number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionIndex:
+    """What the index says of one partition."""
+
+    start: int
+    end: int
+    first_row: int
+    segments: int
+    gaps: int
+    records: int
+    raw_bytes: int
+    first_accept_us: int
+    newest_us: int
+    first_floor_us: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShelfIndex:
+    """What the footer of a shelf says."""
+
+    partitions: Mapping[TopicPartition, PartitionIndex]
+    files: int
+    files_digest: int
+    rows: int
+    """Of partitions; those of files are behind them."""
+    metadata: pq.FileMetaData = field(repr=False)
+
+
+def decided(fold: IntakeFold) -> Content:
+    """What a fold holds below its stable offsets: the content of the shelf that a checkpoint of it needs."""
+    stable = {tp: state.next_offset for tp, state in fold.state().partitions.items()}
+    for transaction in fold.transactions:
+        for tp, ranges in transaction.ranges.items():
+            stable[tp] = min(stable[tp], ranges[0][0])
+    content: Content = {}
+    for tp in sorted(stable):
+        state, end = fold.partition(tp), stable[tp]
+        segments = state.segments[: state.segments.first_beyond(end)]
+        content[tp] = ShelvedPartition(state.shelved_to, end, segments, merged(state.gaps, state.shelved_to, end))
+    return content
+
+
+# writing
+
+
+def encode(content: Content) -> bytes:
+    """The object of a shelf."""
+    rows_of = {tp: _rows(shelved) for tp, shelved in content.items()}
+    files = _files_of(content)
+    index = _index_message(content, rows_of, files)
+    sink = pa.BufferOutputStream()
+    writer_class: Any = pq.ParquetWriter  # its published types know no list of dictionary columns
+    with writer_class(
+        sink,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=["topic_id", "partition"],
+        column_encoding=dict.fromkeys((*NUMBERS, "size"), "DELTA_BINARY_PACKED"),
+        write_statistics=["topic_id", "partition"],
+        write_page_checksum=True,
+        store_schema=False,
+    ) as writer:
+        text = base64.b64encode(zlib.compress(index.SerializeToString(deterministic=True), 6))
+        writer.add_key_value_metadata({INDEX_KEY.decode(): text.decode()})
+        table = pa.concat_tables([_partition_table(rows_of), _file_table(files)])
+        if table.num_rows:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def ref_of(start: int, end: int, data: bytes) -> ShelfRef:
+    """How checkpoints name the shelf of entries [start, end) with these bytes."""
+    return ShelfRef(start, end, len(data), hashlib.sha256(data).digest(), footer_sha256(data))
+
+
+def _rows(shelved: ShelvedPartition) -> Rows:
+    if not shelved.gaps:
+        return shelved.segments.numbers
+    gaps = np.array([(base, end, *[_NULL] * (len(NUMBERS) - 2)) for base, end in shelved.gaps], np.int64)
+    rows = np.concatenate([shelved.segments.numbers, gaps])
+    return rows[np.argsort(rows[:, BASE], kind="stable")]
+
+
+def _files_of(content: Content) -> list[FileRef]:
+    found: dict[int, FileRef] = {}
+    for shelved in content.values():
+        found.update((index, shelved.segments.files[index]) for index in shelved.segments.indexes.difference(found))
+    return [found[index] for index in sorted(found)]
+
+
+def _partition_table(rows_of: Mapping[TopicPartition, Rows]) -> pa.Table:
+    counts = [len(rows) for rows in rows_of.values()]
+    topic_ids = np.repeat(np.arange(len(rows_of), dtype=np.int32), counts)
+    names = pa.array([bytes.fromhex(topic_id) for topic_id, _ in rows_of], pa.binary())
+    partitions = np.repeat(np.array([number for _, number in rows_of], np.int32), counts)
+    whole: Rows = np.concatenate([*rows_of.values(), np.zeros((0, len(NUMBERS)), np.int64)])
+    gap = whole[:, LOG_INDEX] == _NULL
+    columns: list[Any] = [names.take(topic_ids), pa.array(partitions)]
+    columns += [pa.array(whole[:, place], mask=gap if place >= LOG_INDEX else None) for place in range(len(NUMBERS))]
+    nothing = [pa.nulls(len(whole), item.type) for item in list(SCHEMA)[len(columns) :]]
+    return pa.Table.from_arrays([*columns, *nothing], schema=SCHEMA)
+
+
+def _file_table(files: Sequence[FileRef]) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "log_index": [file.log_index for file in files],
+        "key": [file.key for file in files],
+        "size": [file.size for file in files],
+        "footer_sha256": [file.footer_sha256 for file in files],
+    }
+    arrays = [pa.array(columns[item.name], item.type) if item.name in columns else pa.nulls(len(files), item.type) for item in list(SCHEMA)]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _index_message(content: Content, rows_of: Mapping[TopicPartition, Rows], files: Sequence[FileRef]) -> pb.ShelfIndex:
+    topic_ids = sorted({topic_id for topic_id, _ in content})
+    places = {topic_id: place for place, topic_id in enumerate(topic_ids)}
+    index = pb.ShelfIndex(format=FORMAT, topic_ids=[bytes.fromhex(topic_id) for topic_id in topic_ids])
+    first_row = 0
+    for (topic_id, partition), shelved in content.items():
+        rows = rows_of[topic_id, partition]
+        segments = shelved.segments
+        first = segments[0] if segments else None
+        index.topics.append(places[topic_id])
+        index.partitions.append(partition)
+        index.starts.append(shelved.start)
+        index.ends.append(shelved.end)
+        index.first_rows.append(first_row)
+        index.segments.append(len(segments))
+        index.gaps.append(len(shelved.gaps))
+        index.records.append(int((segments.ends - segments.bases).sum()))
+        index.raw_bytes.append(int(segments.raw_bytes.sum()))
+        index.first_accept_us.append(first.accept_max_us if first else 0)
+        index.newest_us.append(int(segments.numbers[:, ACCEPT_MAX_US].max()) if segments else 0)
+        index.first_floor_us.append(first.floor_us if first else 0)
+        index.digests.append(_digest(rows))
+        first_row += len(rows)
+    index.files = len(files)
+    index.files_digest = _files_digest(files)
+    return index
+
+
+def _digest(rows: Rows) -> int:
+    return int.from_bytes(hashlib.sha256(rows.astype("<i8").tobytes()).digest()[:8], "little")
+
+
+def _files_digest(files: Iterable[FileRef]) -> int:
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(f"{file.log_index} {file.key} {file.size} {file.footer_sha256.hex()}\n".encode())
+    return int.from_bytes(whole.digest()[:8], "little")
+
+
+# reading
+
+
+def read_index(shelf: ShelfRef, footer: bytes) -> ShelfIndex:
+    """What the footer (with its length and magic, its digest checked before) says.
+
+    Raises `Corrupted` if it is no shelf's, `Halt` if a newer version wrote it.
+    """
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
+        text = (metadata.metadata or {}).get(INDEX_KEY, b"")
+        message = pb.ShelfIndex.FromString(zlib.decompress(base64.b64decode(text)))
+    except (OSError, pa.ArrowException, ValueError, zlib.error, DecodeError) as error:
+        raise _unreadable(shelf, f"its footer cannot be read ({error})", error) from error
+    if message.format != FORMAT:
+        raise Halt(f"shelf {shelf_key(shelf.start, shelf.end)} has the format {message.format}, this version knows {FORMAT}; upgrade")
+    topic_ids = [TopicId(topic_id.hex()) for topic_id in message.topic_ids]
+    tps = [(topic_ids[topic], partition) for topic, partition in zip(message.topics, message.partitions, strict=True)]
+    columns = (
+        *(message.starts, message.ends, message.first_rows, message.segments, message.gaps, message.records, message.raw_bytes),
+        *(message.first_accept_us, message.newest_us, message.first_floor_us, message.digests),
+    )
+    partitions = {tp: PartitionIndex(*line) for tp, line in zip(tps, zip(*columns, strict=True), strict=True)}
+    rows = sum(one.segments + one.gaps for one in partitions.values())
+    if metadata.num_rows != rows + message.files:
+        raise damaged(shelf, f"it has {counted(metadata.num_rows, 'row')}, its index says {rows + message.files}")
+    return ShelfIndex(partitions, message.files, message.files_digest, rows, metadata)
+
+
+def groups_of(place: PartitionIndex) -> range:
+    """The row groups that hold a partition's rows."""
+    rows = place.segments + place.gaps
+    return range(place.first_row // ROW_GROUP_ROWS, -(-(place.first_row + rows) // ROW_GROUP_ROWS)) if rows else range(0)
+
+
+def read_group(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, number: int) -> Rows:
+    """The rows of partitions in one row group. None of them is checked."""
+    first = number * ROW_GROUP_ROWS
+    return _matrix(shelf, index, source, first, min(ROW_GROUP_ROWS, index.rows - first))
+
+
+def rows_of(shelf: ShelfRef, index: ShelfIndex, tp: TopicPartition, groups: Sequence[Rows]) -> Rows:
+    """The rows of one partition, out of the row groups that hold them; `Corrupted` if they are not those that were written."""
+    place = index.partitions[tp]
+    first = place.first_row % ROW_GROUP_ROWS
+    whole = groups[0] if len(groups) == 1 else np.concatenate([np.empty((0, len(NUMBERS)), np.int64), *groups])
+    return _checked(shelf, tp, place, whole[first : first + place.segments + place.gaps])
+
+
+def _matrix(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int) -> Rows:
+    table = _table(shelf, index, source, first, count, NUMBERS)
+    rows: Rows = np.empty((count, len(NUMBERS)), np.int64)
+    for number, name in enumerate(NUMBERS):
+        column: Any = table.column(name)
+        rows[:, number] = column.fill_null(_NULL).to_numpy()
+    return rows
+
+
+def _checked(shelf: ShelfRef, tp: TopicPartition, place: PartitionIndex, rows: Rows) -> Rows:
+    if _digest(rows) != place.digest:
+        raise damaged(shelf, f"the rows of partition {tp[1]} of topic id {tp[0]} are not those that were written")
+    return rows
+
+
+def read_files(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile) -> list[FileRef]:
+    """The intake files that the shelf names, in order of the log; `Corrupted` if they are not those that were written."""
+    table = _table(shelf, index, source, index.rows, index.files, ("log_index", "key", "size", "footer_sha256"))
+    columns = [table.column(name).to_pylist() for name in ("log_index", "key", "size", "footer_sha256")]
+    try:
+        files = [FileRef(*line) for line in zip(*columns, strict=True)]
+        digest = _files_digest(files)
+    except (TypeError, AttributeError) as error:
+        raise damaged(shelf, f"the names of its files cannot be read ({error})") from error
+    if digest != index.files_digest:
+        raise damaged(shelf, "the names of its files are not those that were written")
+    return files
+
+
+def inside(rows: Rows, start: int, end: int, bytes_max: int | None) -> tuple[Rows, int]:
+    """The segments among the rows that reach beyond `start` and not beyond `end`, until their bytes reach `bytes_max`; and their bytes."""
+    found = rows[(rows[:, LOG_INDEX] != _NULL) & (rows[:, END] > start) & (rows[:, END] <= end)]
+    reached = np.cumsum(found[:, RAW_BYTES])
+    if bytes_max is not None:
+        reached = reached[: int(np.searchsorted(reached, bytes_max)) + 1]
+    return found[: len(reached)], int(reached[-1]) if len(reached) else 0
+
+
+def segments_of(rows: Rows, file_of: Mapping[int, FileRef]) -> Segments:
+    """The segments among the rows; `file_of` finds a file by its place in the log."""
+    return Segments(rows[rows[:, LOG_INDEX] != _NULL], file_of)
+
+
+def gaps_of(rows: Rows) -> list[Gap]:
+    """The gaps among the rows."""
+    return [(base, end) for base, end in rows[rows[:, LOG_INDEX] == _NULL][:, :2].tolist()]
+
+
+def decode(shelf: ShelfRef, data: bytes) -> Content:
+    """The inverse of `encode`, for a shelf of that name. Raises as `read_index`, and `Corrupted` if a bit is wrong."""
+    if len(data) != shelf.size or hashlib.sha256(data).digest() != shelf.sha256:
+        raise damaged(shelf, f"{len(data)} bytes of another digest than the checkpoint says, which has {shelf.size}")
+    return content_of(shelf, data)
+
+
+def content_of(shelf: ShelfRef, data: bytes) -> Content:
+    """What the bytes say; nothing but their own digests is checked."""
+    length = int.from_bytes(data[-8:-4], "little") + 8
+    if data[-4:] != b"PAR1" or length > len(data):
+        raise damaged(shelf, "it does not end in a Parquet footer")
+    index = read_index(shelf, data[-length:])
+    source = pa.BufferReader(data)
+    file_of = {file.log_index: file for file in read_files(shelf, index, source)}
+    whole = _matrix(shelf, index, source, 0, index.rows)
+    content: Content = {}
+    for tp, place in index.partitions.items():
+        rows = _checked(shelf, tp, place, whole[place.first_row : place.first_row + place.segments + place.gaps])
+        content[tp] = ShelvedPartition(place.start, place.end, segments_of(rows, file_of), gaps_of(rows))
+    return content
+
+
+def _table(shelf: ShelfRef, index: ShelfIndex, source: pa.NativeFile, first: int, count: int, columns: Sequence[str]) -> pa.Table:
+    """`count` rows from the row `first` on."""
+    wanted = range(first // ROW_GROUP_ROWS, (first + count - 1) // ROW_GROUP_ROWS + 1) if count else range(0)
+    try:
+        parquet = pq.ParquetFile(source, metadata=index.metadata, page_checksum_verification=True, pre_buffer=False)
+        for group in wanted:
+            check_pages(source, index.metadata, group, columns)
+        table = parquet.read_row_groups(list(wanted), columns=list(columns), use_threads=False)
+        table = table.slice(first - wanted.start * ROW_GROUP_ROWS, count) if count else table
+    except (OSError, pa.ArrowException, InvalidInput) as error:
+        raise _unreadable(shelf, str(error), error) from error
+    if table.num_rows != count:
+        raise damaged(shelf, f"{counted(table.num_rows, 'row')} where there should be {count}")
+    return table
+
+
+def _unreadable(shelf: ShelfRef, why: str, error: Exception) -> ArchiverError:
+    return passing(error, f"shelf {shelf_key(shelf.start, shelf.end)}") or damaged(shelf, why)
+
+
+def damaged(shelf: ShelfRef, why: str) -> Corrupted:
+    """The error for a shelf that is not what was written."""
+    return Corrupted(
+        f"shelf {shelf_key(shelf.start, shelf.end)} is damaged: {why}; restore it from a copy; until then what it holds cannot be archived"
+    )

@@ -1,0 +1,479 @@
+"""The one appender to the intake log of a process: gives topics their identity and records their offsets.
+
+Owns the process's fold of the log and an entry whose outcome is not known yet. Promises: entries go in one at a time; whoever is told of a
+success finds the entry in the log for good; after an unknown outcome nothing else is appended until that entry is settled (protocol rule
+L2); when somebody else was faster, the log is read to its tail first (rule L3). Must never append at an index it has not read up to.
+
+A process that slept while the log was trimmed past it appends nothing: the store refuses what is below the floor, the state is loaded from
+the newest checkpoint, and the caller is told that its entry is not there. An entry of unknown outcome below the floor is settled, because
+nothing can land there any more: the ids that the checkpoint remembers say whether it did.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from archiver.log.append_retry import AppendSettings, append_settled
+from archiver.log.spans import SpanSettings
+from archiver.log.store import Appended, Log
+from archiver.proto import intake_log_pb2 as pb
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, ConfigInvalid, InvalidInput, NotFound, OutcomeUnknown, RetryLater, Trimmed
+from archiver.runtime.ids import IdSource, TopicId, new_entry_id, new_topic_id
+from archiver.runtime.text import counted
+from intake.format import PlacedSegment
+from intake.log.backlog import Backlog
+from intake.log.checkpoint import Checkpoint
+from intake.log.checkpoint_store import CheckpointStore
+from intake.log.entries import file_entry
+from intake.log.entry_format import format_of, parse_entry
+from intake.log.fold import NOTHING, Applied, IntakeFold, Landed, TopicState
+from intake.log.folded_log import FoldedLog
+from intake.log.mirrored_topics import contradicts_topics
+from intake.log.source_positions import Move
+from intake.log.transactions import OpenTransaction
+from intake.producers import Refusal
+
+TOPIC_NAME_BYTES_MAX = 249
+PARTITIONS_MAX = 100_000
+"""Partition numbers have five digits in object keys."""
+RACES_PER_ATTEMPT = 10
+"""A lost race means that somebody else got on, so it may happen this many times as often as a failure."""
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_log = logging.getLogger(__name__)
+
+
+class SequencerSettings(AppendSettings, SpanSettings, Protocol):
+    """What the sequencer needs of the `log` settings."""
+
+
+_OTHER_KIND = {
+    True: "topic {name} exists and is not mirrored: its offsets are its own; mirror into a topic of another name, or delete this one",
+    False: "topic {name} is mirrored: only its Kafka source writes to it; give it partitions: 0",
+}
+
+
+@dataclass(slots=True)
+class _Marker:
+    """The end of a transaction that was of unknown outcome."""
+
+    index: int
+    data: bytes
+    applied: Applied | None = None
+    """What it brought about, once it is known to be in the log."""
+
+
+class Sequencer:
+    """Appends to the intake log and folds it. Thread-safe. Without `checkpoints` the log is read from its beginning."""
+
+    def __init__(
+        self, log: Log, ids: IdSource, clock: Clock, settings: SequencerSettings, checkpoints: CheckpointStore | None = None
+    ) -> None:
+        self._log = log
+        self._ids = ids
+        self._clock = clock
+        self._settings = settings
+        self._read = FoldedLog(log, checkpoints, settings, self._applied)
+        self._lock = threading.Lock()
+        self._unsettled: tuple[int, bytes] | None = None
+        self._last_unknown: tuple[int, bytes] | None = None  # settled by now, perhaps
+        self._markers: dict[tuple[int, int], _Marker] = {}
+
+    @property
+    def fold(self) -> IntakeFold:
+        """The state as of the last entry this process has read; only the sequencer applies to it."""
+        return self._read.fold
+
+    @property
+    def _fold(self) -> IntakeFold:
+        return self._read.fold
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """Bytes of the largest entry the log takes."""
+        return self._settings.entry_bytes_max
+
+    def refresh(self) -> IntakeFold:
+        """Read the log up to the tail it has now; returns the fold."""
+        with self._lock:
+            self._read.read_on()
+            return self._fold
+
+    def backlog(self) -> Backlog:
+        """Read the log up to the tail it has now; returns the view of it that readers use, shelves included."""
+        with self._lock:
+            self._read.read_on()
+            return self._read.backlog
+
+    def settle(self) -> None:
+        """Read the log up to the tail, after finding out about an entry of unknown outcome if there is one.
+
+        Raises `RetryLater` if that cannot be told yet.
+        """
+        with self._lock:
+            self._settle_earlier()
+            self._read.read_on()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Whether enough was read since the newest checkpoint that this process knows."""
+        return self._read.checkpoint_due
+
+    @property
+    def checkpoint_index(self) -> int:
+        """Of the newest checkpoint that this process knows; 0 for none."""
+        return self._read.checkpoint_index
+
+    def learn(self, checkpoint: Checkpoint, looked_to: int) -> None:
+        """A checkpoint was made: keep no longer what it has shelved. Nothing is due any more below entry `looked_to`."""
+        with self._lock:
+            if checkpoint.index > self._fold.next_index:
+                self._read.read_on()
+            self._read.learn(checkpoint, looked_to)
+
+    def bind_cluster(self, cluster_id: str) -> None:
+        """Make the log say which cluster's data folder it belongs to; nothing happens if it does already.
+
+        Raises `ConfigInvalid` if it belongs to another.
+        """
+        with self._lock:
+            self._read.read_on()
+            if self._fold.cluster_id is None:
+                self._append(pb.IntakeEntry(cluster=pb.ClusterBound(cluster_id=bytes.fromhex(cluster_id))))
+        check_cluster(self._fold, cluster_id)
+
+    def declare_topic(self, name: str, partitions: int, *, again: bool = False, mirrored: bool = False) -> TopicState:
+        """The topic of that name, created if nobody has done so yet.
+
+        `mirrored`: with the offsets of an upstream; if it has fewer partitions than that, it grows. With 0 partitions it is one that its
+        source declares, and `RetryLater` is raised as long as none has.
+
+        A name whose topic was deleted is declared only if that is asked for (`again`): whoever has not heard of the deletion, a daemon
+        with the configuration of yesterday, must not undo it. Raises `InvalidInput` for a bad name or number of partitions,
+        `ConfigInvalid` if the topic exists with another number or was deleted.
+        """
+        check_topic_name(name)
+        if partitions == 0:
+            return self._declared_elsewhere(name)
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidInput(f"topic {name} cannot have {counted(partitions, 'partition')}; the number is between 1 and {PARTITIONS_MAX}")
+        with self._lock:
+            self._read.read_on()
+            if self._is_declarable(name, again=again):
+                failpoints.reach("topic.append.before")
+                topic_id = bytes.fromhex(new_topic_id(self._ids))
+                declared = pb.TopicDeclared(
+                    topic_id=topic_id, name=name, partitions=partitions, created_us=self._clock.now_us(), mirrored=mirrored
+                )
+                self._append(pb.IntakeEntry(topic=declared), wanted=lambda: self._is_declarable(name, again=again))
+                failpoints.reach("topic.append.after")
+            if mirrored:
+                self._grow(name, partitions)
+            topic = self._fold.topics_by_name.get(name)
+            if topic is None:
+                raise ConfigInvalid(
+                    f"topic {name} was deleted, and nothing but `archiver topics create {name}` makes a new one of that name; "
+                    "take it out of the configuration, or create it"
+                )
+        if topic.mirrored != mirrored:
+            raise ConfigInvalid(_OTHER_KIND[mirrored].format(name=name))
+        if topic.partitions != partitions and not mirrored:
+            raise ConfigInvalid(
+                f"topic {name} exists with {counted(topic.partitions, 'partition')}, the configuration says {partitions}; "
+                f"set `partitions: {topic.partitions}` in the configuration and reload it"
+            )
+        return topic
+
+    def _declared_elsewhere(self, name: str) -> TopicState:
+        """A mirrored topic, which only its source can declare: it knows how many partitions the upstream has."""
+        with self._lock:
+            self._read.read_on()
+        topic = self._fold.topics_by_name.get(name)
+        if topic is None:
+            raise RetryLater(f"topic {name} is not mirrored yet; its Kafka source declares it when it has found it")
+        if not topic.mirrored:
+            raise ConfigInvalid(_OTHER_KIND[True].format(name=name))
+        return topic
+
+    def _grow(self, name: str, partitions: int) -> None:
+        """Give a mirrored topic more partitions, if it has fewer; the lock is held."""
+
+        def is_smaller() -> bool:
+            topic = self._fold.topics_by_name.get(name)
+            return topic is not None and topic.mirrored and topic.partitions < partitions
+
+        if is_smaller():
+            topic_id = bytes.fromhex(self._fold.topics_by_name[name].topic_id)
+            self._append(pb.IntakeEntry(grown=pb.TopicGrown(topic_id=topic_id, partitions=partitions)), wanted=is_smaller)
+
+    def _is_declarable(self, name: str, *, again: bool) -> bool:
+        return name not in self._fold.topics_by_name and (again or self._fold.deleted_named(name) is None)
+
+    def delete_topic(self, topic_id: TopicId) -> None:
+        """Delete a topic: from the entry on, nothing of its id counts. Nothing is appended if somebody else has deleted it.
+
+        Raises `NotFound` if there never was such a topic, `OutcomeUnknown` if the entry may or may not be there: then call it again.
+        """
+        deleted = pb.TopicDeleted(topic_id=bytes.fromhex(topic_id), time_us=self._clock.now_us())
+        with self._lock:
+            self._read.read_on()
+            if topic_id not in self._fold.topics_by_id and topic_id not in self._fold.deleted_topics:
+                raise NotFound(f"there is no topic with the id {topic_id}")
+            if topic_id in self._fold.topics_by_id:
+                failpoints.reach("topic_deleted.append.before")
+                self._append(pb.IntakeEntry(deleted=deleted), wanted=lambda: topic_id in self._fold.topics_by_id)
+                failpoints.reach("topic_deleted.append.after")
+
+    def append_file(self, key: str, size: int, footer_sha256: bytes, segments: Sequence[PlacedSegment]) -> tuple[Landed, ...]:
+        """Name an uploaded intake file in the log. Returns what became of its segments, in order: from here on the records of those that
+        landed exist, at the offsets that stand there.
+
+        Raises `OutcomeUnknown` if the entry may or may not be there; after any other error of ours it certainly is not.
+        """
+        file = file_entry(key, size, footer_sha256, segments)
+        with self._lock:
+            return self._append(pb.IntakeEntry(file=file)).landed
+
+    def append_moves(
+        self,
+        moves: Sequence[Move],
+        key: str = "",
+        size: int = 0,
+        footer_sha256: bytes = b"",
+        segments: Sequence[PlacedSegment] = (),
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> Refusal | None:
+        """Take in more of some items of a source: the entry that names the uploaded file moves their positions on. Without segments there
+        is no file. None, or why nothing of it counts. Given up without an error as soon as the state is such that it is not `wanted`.
+
+        Raises as `append_file`, and `InvalidInput` for what no reader of the log would take: that never gets in.
+        """
+        file = file_entry(key, size, footer_sha256, segments, moves)
+
+        def is_wanted() -> bool:
+            if wrong := contradicts_topics(file, self._fold.topics_by_id):
+                raise InvalidInput(f"nothing was appended, because the entry {wrong}")
+            return wanted()
+
+        with self._lock:
+            return self._append(pb.IntakeEntry(file=file), wanted=is_wanted).refusal
+
+    def forget_items(self, source: str, items: Sequence[str], seen: int) -> None:
+        """Forget finished items that were found to be gone when `seen` entries of the log were known; see `intake.log.source_positions`."""
+        forgotten = pb.SourceForgotten(source=source, items=items, seen=seen)
+        with self._lock:
+            self._append(pb.IntakeEntry(source_forgotten=forgotten))
+
+    def open_producer(self, transactional_id: str, transaction_timeout_us: int) -> tuple[int, int]:
+        """Open a producer; returns its id and its epoch.
+
+        With a transactional id (else ""), whoever had it before is fenced, and what that one left open is aborted. Raises
+        `OutcomeUnknown` if the entry may or may not be there: then open it again, an unused producer is forgotten in time.
+        """
+        opened = pb.ProducerOpened(
+            transactional_id=transactional_id, transaction_timeout_us=transaction_timeout_us, time_us=self._clock.now_us()
+        )
+        with self._lock:
+            self._read.read_on()
+            producer = self._append(pb.IntakeEntry(producer=opened)).producer
+        assert producer is not None, "the fold names every producer that is opened"
+        return producer
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> Refusal | None:
+        """Commit or abort the producer's open transaction; None, or why the marker touched nothing.
+
+        Raises `OutcomeUnknown` if the marker may or may not be there. The same call again then settles it: if that marker is in the log,
+        what it brought about is the answer, whatever happened to the producer since; else another one is appended.
+        """
+        ended = pb.TransactionEnded(producer_id=producer_id, epoch=epoch, commit=commit, time_us=self._clock.now_us())
+        with self._lock:
+            earlier = self._markers.get((producer_id, epoch))
+            if earlier is not None:
+                self._settle_marker()
+            self._read.read_on()
+            if earlier is not None and earlier.applied is None and self._is_there(earlier.index, earlier.data) is not False:
+                raise OutcomeUnknown(
+                    f"the log was trimmed before this process read what came of the end of the transaction; open producer {producer_id} "
+                    "again and look at what is committed"
+                )
+            self._markers.pop((producer_id, epoch), None)
+            if earlier is not None and earlier.applied is not None:
+                return earlier.applied.refusal
+            try:
+                return self._append(pb.IntakeEntry(transaction=ended)).refusal
+            except OutcomeUnknown:
+                assert self._last_unknown is not None, "an entry of unknown outcome is kept"
+                self._markers[producer_id, epoch] = _Marker(*self._last_unknown)
+                raise
+
+    def _applied(self, index: int, data: bytes, applied: Applied) -> None:
+        """An entry was read or appended: note what a marker of unknown outcome brought about."""
+        for marker in self._markers.values():
+            if (marker.index, marker.data) == (index, data):
+                marker.applied = applied
+
+    def _settle_marker(self) -> None:
+        try:
+            self._settle_earlier()
+        except RetryLater as error:
+            raise OutcomeUnknown(f"the end of the transaction is still of unknown outcome: {error}") from error
+
+    def end_overdue(self, now_us: int) -> list[OpenTransaction]:
+        """Abort the transactions whose time is over, and fence their producers; returns those that were."""
+        with self._lock:
+            self._read.read_on()
+            overdue = [one for one in self._fold.transactions if one.deadline_us <= now_us]
+            for transaction in overdue:
+                self._end_overdue(transaction, now_us)
+        return overdue
+
+    def _end_overdue(self, transaction: OpenTransaction, now_us: int) -> None:
+        """Nothing is appended if somebody else ended it meanwhile: the producer may have begun its next one."""
+        ended = pb.TransactionEnded(producer_id=transaction.producer_id, epoch=transaction.epoch, commit=False, fence=True, time_us=now_us)
+        self._append(
+            pb.IntakeEntry(transaction=ended),
+            wanted=lambda: any(
+                (one.producer_id, one.started_us) == (transaction.producer_id, transaction.started_us) for one in self._fold.transactions
+            ),
+        )
+
+    def forget_producers(self, idle_since_us: int) -> int:
+        """Forget the producers last heard of before that; returns how many. Nothing is appended if there are none."""
+        with self._lock:
+            self._read.read_on()
+            before = len(self._fold.producers)
+            busy = self._fold.transactions.busy
+            if any(one.last_used_us < idle_since_us and one.producer_id not in busy for one in self._fold.producers):
+                self._append(pb.IntakeEntry(forgotten=pb.ProducersForgotten(idle_since_us=idle_since_us)))
+            return before - len(self._fold.producers)
+
+    def raise_barrier(self, written_before_ms: int) -> None:
+        """Promise that no file written before that comes into the log any more; nothing is appended if a later barrier stands."""
+        with self._lock:
+            self._read.read_on()
+            if written_before_ms > self._fold.barrier_ms:
+                self._append(pb.IntakeEntry(barrier=pb.Barrier(written_before_ms=written_before_ms)))
+
+    def tick(self, now_us: int) -> int:
+        """Promise that nothing later in the log has an ingest time before `now_us`; returns the newest tick, which may be later."""
+        with self._lock:
+            self._read.read_on()
+            if now_us > self._fold.tick_us:
+                failpoints.reach("tick.append.before")
+                self._append(pb.IntakeEntry(tick=pb.Tick(time_us=now_us)))
+                failpoints.reach("tick.append.after")
+            return self._fold.tick_us
+
+    def _append(self, entry: pb.IntakeEntry, wanted: Callable[[], bool] = lambda: True) -> Applied:
+        """Put the entry at the tail; what it brought about. Given up, without an error, as soon as the state says it is not `wanted`."""
+        entry.format = format_of(entry)
+        entry.id = new_entry_id(self._ids)
+        data = entry.SerializeToString(deterministic=True)
+        if len(data) > self._settings.entry_bytes_max:
+            raise InvalidInput(f"an entry of {len(data)} bytes is larger than log.entry_bytes_max = {self._settings.entry_bytes_max}")
+        for race in range(self._settings.append_attempts_max * RACES_PER_ATTEMPT):
+            self._settle_earlier()
+            if race:
+                self._clock.sleep(self._jitter_s(race))
+                self._read.read_on()
+            if not wanted():
+                return NOTHING
+            index = self._fold.next_index
+            try:
+                outcome = self._settle(index, data)
+            except Trimmed as error:
+                self._read.reload()
+                raise RetryLater(
+                    f"the log went on without this process, so nothing was appended ({error}); its state is loaded anew"
+                ) from error
+            except OutcomeUnknown as error:
+                self._last_unknown = (index, data)
+                self._unsettled = (index, data)
+                if isinstance(error.__cause__, Trimmed) and self._proves_absence(error):
+                    raise RetryLater(f"nothing was appended: another entry stood at {index} before the log was trimmed") from error
+                raise
+            if outcome is Appended.OK:
+                return self._read.apply(index, data)
+            self._read.read_on()
+        raise RetryLater(
+            f"log {self._log.name}: others were faster {self._settings.append_attempts_max * RACES_PER_ATTEMPT} times; nothing was appended"
+        )
+
+    def _settle_earlier(self) -> None:
+        """Find out about an entry of unknown outcome before anything else is appended."""
+        if self._unsettled is not None and self._fold.next_index > self._unsettled[0]:
+            self._unsettled = None
+        if self._unsettled is None:
+            return
+        index, data = self._unsettled
+        try:
+            outcome = self._settle(index, data)
+        except Trimmed:
+            self._settle_trimmed()
+            return
+        except OutcomeUnknown as error:
+            if isinstance(error.__cause__, Trimmed):
+                self._settle_trimmed()
+                return
+            raise RetryLater(f"an earlier entry of the intake log is not settled yet, so nothing is appended after it ({error})") from error
+        self._unsettled = None
+        if outcome is Appended.OK:
+            self._read.apply(index, data)
+        else:
+            self._read.read_on()
+
+    def _proves_absence(self, error: OutcomeUnknown) -> bool:
+        """Settle the entry below the floor; True if it is certainly not there. Raises `error` if the state cannot be loaded."""
+        try:
+            return self._settle_trimmed() is False
+        except ArchiverError as loading:
+            raise error from loading
+
+    def _settle_trimmed(self) -> bool | None:
+        """The unsettled entry lies below the floor, where nothing can land any more: is it there? None if nobody remembers."""
+        assert self._unsettled is not None, "only an unsettled entry is looked for"
+        index, data = self._unsettled
+        self._read.reload()
+        present = self._is_there(index, data)
+        self._unsettled = None
+        found = "is not remembered, so its sender never learns" if present is None else "is there" if present else "is not there"
+        _log.warning("log %s was trimmed past entry %d, whose outcome was unknown: it %s", self._log.name, index, found)
+        return present
+
+    def _is_there(self, index: int, data: bytes) -> bool | None:
+        """Whether the entry at `index`, which was read past, is this one; None if its id is not remembered."""
+        known = self._fold.entry_id(index)
+        return None if known is None else known == parse_entry(index, data).id
+
+    def _settle(self, index: int, data: bytes) -> Appended:
+        return append_settled(self._log, index, data, self._settings.append_attempts_max, self._settings.append_backoff, self._clock)
+
+    def _jitter_s(self, race: int) -> float:
+        """A random wait, so that two appenders do not keep step; grows a little while races are lost."""
+        share = int.from_bytes(self._ids.random_bytes(2), "big") / 65536
+        return self._settings.append_backoff * share * min(1.0, race / 10)
+
+
+def check_cluster(fold: IntakeFold, cluster_id: str) -> None:
+    """Raise `ConfigInvalid` if the log belongs to another cluster's data folder."""
+    if fold.cluster_id not in (None, cluster_id):
+        raise ConfigInvalid(
+            f"the metadata store belongs to the data folder of cluster id {fold.cluster_id}, but data.uri has {cluster_id}; "
+            "correct metadata or data.uri: the two are only of use together"
+        )
+
+
+def check_topic_name(name: str) -> None:
+    """Kafka's rule for topic names; raises `InvalidInput`."""
+    if not _TOPIC_NAME.fullmatch(name) or len(name) > TOPIC_NAME_BYTES_MAX or name in (".", ".."):
+        raise InvalidInput(
+            f"{name!r} is no topic name; a name has 1 to {TOPIC_NAME_BYTES_MAX} letters, digits, dots, underscores or hyphens "
+            "and is neither '.' nor '..'"
+        )

@@ -1,0 +1,248 @@
+"""From polled records to what one entry takes in: items with the upstream's offsets, and the positions behind them.
+
+Pure but for Arrow. Promises that a partition's records are in the piece in the order of their offsets, none twice and none that was taken
+in before, that a record which cannot be stored, or cannot be there, ends its partition just before it, that a leader epoch is kept only
+with the record that has it, and that the piece fits one entry of the intake log. No Python per record beyond what the lists of a poll
+already cost.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from intake.arrow_arrays import ArrowArray, Int64Array, binary_lengths, header_lengths, list_array
+from intake.log.fold import TopicState
+from intake.log.mirrored_topics import mirror_source
+from intake.log.source_positions import Move
+from intake.records import HEADER_COST_BYTES, HEADERS, RECORD_SCHEMA, TIMESTAMP, TIMESTAMP_MAX_US, TIMESTAMP_MIN_US
+from intake.sources.kafka.upstream import Place, Polled
+from intake.write.acknowledgements import PendingBatch
+from intake.write.encode import ENTRY_BYTES, OFFSET_BYTES, SEGMENT_BYTES, TOPIC_BYTES
+from intake.write.queue import ROW_COST_BYTES, BatchItem
+
+POSITION_BYTES = 160
+"""More than the position of a mirrored partition takes in an entry."""
+NO_TIME_MS = -1
+_MS_MIN, _MS_MAX = -(-TIMESTAMP_MIN_US // 1000), TIMESTAMP_MAX_US // 1000
+
+
+@dataclass(slots=True)
+class Cursor:
+    """How far a partition is taken in, and how far it is read."""
+
+    place: Place
+    topic: TopicState
+    identity: bytes
+    base: int
+    """The log has it up to here."""
+    end: int
+    """It was read up to here."""
+    epoch: int
+    """Leader epoch of the last record and 1; 0: not known. As the log has it (`SourcePosition.count`)."""
+    read_from: int | None = None
+    """Where the reading of it began: behind its last record, so perhaps before `base`. None: at `base`."""
+
+    def is_where(self, other: Cursor) -> bool:
+        """Whether it stands where the other one does, in the same topic of ours and of theirs."""
+        return (self.base, self.identity, self.topic.topic_id) == (other.base, other.identity, other.topic.topic_id)
+
+    def move(self, seen: int) -> Move:
+        """What an entry says that takes in what was read."""
+        return Move(mirror_source(self.topic.topic_id), str(self.place[1]), self.base, self.end, False, self.identity, seen, self.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A record that breaks a rule, or was not there when its offset was passed; nothing of its partition from it on is in the piece."""
+
+    kind: Literal["unstorable", "diverged"]
+    place: Place
+    offset: int
+    why: str
+    """And what to do."""
+
+
+@dataclass(slots=True)
+class MirrorPiece:
+    """What was polled and is not taken in yet."""
+
+    entry_bytes_max: int
+    record_bytes_max: int
+    items: list[BatchItem] = field(default_factory=list)
+    rows: int = 0
+    raw_bytes: int = 0
+    moved: dict[Place, Cursor] = field(default_factory=dict)
+    """The partitions that got on."""
+    _segments: int = 0
+    _topics: set[str] = field(default_factory=set)
+
+    def records_max(self, partitions: int) -> int:
+        """So many further records fit, whichever of so many partitions they are of; below 1 the piece must be sent first."""
+        used = ENTRY_BYTES + len(self._topics) * TOPIC_BYTES + len(self.moved) * POSITION_BYTES + self._segments * _SEGMENT
+        left = self.entry_bytes_max - used
+        # At worst each is a segment of its own and brings a topic and a position, but of these there are not more than partitions.
+        most = (left - partitions * (TOPIC_BYTES + POSITION_BYTES)) // _SEGMENT
+        return max(left // (_SEGMENT + TOPIC_BYTES + POSITION_BYTES), most)
+
+    def add(self, polled: Polled, cursors: Mapping[Place, Cursor], accept_us: int) -> list[Broken]:
+        """Take in a poll of at most `records_max` records; which of them cannot be. Records of partitions without a cursor, and those from
+        before where the reading of theirs began, are left out.
+        """
+        broken: list[Broken] = []
+        if polled.offsets:
+            rows = _Rows(polled, self.record_bytes_max)
+            for topic, of_topic in rows.by_topic():
+                self._add_topic(topic, of_topic, rows, cursors, accept_us, broken)
+        stopped = {one.place for one in broken}
+        for place, epoch in polled.epochs.items():
+            if place in self.moved and place not in stopped:
+                self.moved[place].epoch = epoch + 1
+        for place, end in polled.ends.items():
+            cursor = cursors.get(place)
+            if cursor is not None and place not in stopped and end > cursor.end:
+                cursor.end = end
+                self.moved[place] = cursor
+                self._segments += 1  # what follows begins another one, though it begins at the cursor
+        return broken
+
+    def _add_topic(
+        self, topic: str, taken: Int64Array, rows: _Rows, cursors: Mapping[Place, Cursor], accept_us: int, broken: list[Broken]
+    ) -> None:
+        partitions = rows.partitions[taken]
+        kept = np.ones(len(taken), np.bool_)
+        state: TopicState | None = None
+        for partition in np.unique(partitions).tolist():
+            mine = np.flatnonzero(partitions == partition)
+            cursor = cursors.get((topic, partition))
+            good = 0 if cursor is None else self._follow(cursor, taken[mine], rows, kept, mine, broken)
+            if cursor is None:
+                kept[mine] = False
+            elif good:
+                state = cursor.topic
+        if state is None:
+            return
+        self._topics.add(topic)
+        taken, partitions = taken[kept], partitions[kept]
+        raw_bytes = int(rows.raw_bytes[taken].sum())
+        self.items.append(
+            BatchItem(
+                topic=state,
+                columns=rows.columns if len(taken) == len(rows.offsets) else rows.columns.take(taken),
+                row_bytes=rows.raw_bytes[taken],
+                partitions=partitions,
+                raw_bytes=raw_bytes,
+                cost=raw_bytes + ROW_COST_BYTES * len(taken),
+                accept_us=accept_us,
+                first_row=0,
+                pending=PendingBatch(state.name, partitions, _NOBODY),
+                offsets=rows.offsets[taken],
+            )
+        )
+        self.rows += len(taken)
+        self.raw_bytes += raw_bytes
+
+    def _follow(
+        self, cursor: Cursor, taken: Int64Array, rows: _Rows, kept: npt.NDArray[np.bool_], mine: Int64Array, broken: list[Broken]
+    ) -> int:
+        """Move a cursor over its rows of a poll; how many of them are new."""
+        offsets = rows.offsets[taken]
+        new = offsets >= cursor.end
+        began = cursor.base if cursor.read_from is None else cursor.read_from
+        bad = np.flatnonzero((rows.bad[taken] & new) | ((offsets >= began) & ~new))
+        if len(bad):
+            row, first = int(taken[bad[0]]), int(offsets[bad[0]])
+            if bool(new[bad[0]]):
+                broken.append(Broken("unstorable", cursor.place, first, rows.why(row)))
+            else:
+                broken.append(Broken("diverged", cursor.place, first, _WAS_NOT_THERE))
+            new[bad[0] :] = False
+        kept[mine] = new
+        offsets = offsets[new]
+        if not len(offsets):
+            return 0
+        steps = np.diff(offsets)
+        assert bool((steps > 0).all()), f"{cursor.place}: the client gave offsets out of order"
+        self._segments += int((steps != 1).sum()) + int(cursor.place not in self.moved or offsets[0] != cursor.end)
+        cursor.end = int(offsets[-1]) + 1
+        cursor.epoch = 0  # until the poll tells that of just this record
+        self.moved[cursor.place] = cursor
+        return len(offsets)
+
+    def moves(self, seen: int) -> list[Move]:
+        """The positions behind it."""
+        return [cursor.move(seen) for cursor in self.moved.values()]
+
+
+_SEGMENT = SEGMENT_BYTES + OFFSET_BYTES
+_WAS_NOT_THERE = (
+    "was not there when its offset was read: the cluster has lost what was read, and has given its offsets to others; delete the topic "
+    "here and mirror it anew"
+)
+_LEAVE_OUT = "to go on without it, delete it in the cluster (DeleteRecords), give it up by the source's lost, and restart"
+_NOBODY = threading.Condition()
+"""Nobody waits for what becomes of single records of a mirror."""
+
+
+class _Rows:
+    """The records of one poll as columns."""
+
+    def __init__(self, polled: Polled, record_bytes_max: int) -> None:
+        self._topics = polled.topics
+        self._record_bytes_max = record_bytes_max
+        # By way of `array`, which takes numbers in half of the time that numpy takes to find out what they are.
+        self.partitions = np.frombuffer(array("i", polled.partitions), np.int32)
+        self.offsets = np.frombuffer(array("q", polled.offsets), np.int64)
+        keys, values = pa.array(polled.keys, pa.binary()), pa.array(polled.values, pa.binary())
+        headers, counts = _headers(polled.headers)
+        self._times_ms = np.frombuffer(array("q", polled.timestamps_ms), np.int64)
+        none = self._times_ms == NO_TIME_MS
+        late = ~none & ((self._times_ms < _MS_MIN) | (self._times_ms > _MS_MAX))
+        times = pa.array(np.where(none | late, 0, self._times_ms) * 1000, mask=none | late).cast(TIMESTAMP)
+        self.columns = pa.RecordBatch.from_arrays([keys, values, headers, times], schema=RECORD_SCHEMA)
+        self.raw_bytes = binary_lengths(keys) + binary_lengths(values) + (0 if counts is None else header_lengths(headers))
+        self._weights = self.raw_bytes if counts is None else self.raw_bytes + HEADER_COST_BYTES * counts
+        self.bad = late | (self._weights > record_bytes_max)
+        self._broken = polled.broken
+        self.bad[list(polled.broken)] = True
+
+    def by_topic(self) -> list[tuple[str, Int64Array]]:
+        """The rows of each topic, in order."""
+        names = set(self._topics)
+        if len(names) == 1:
+            return [(names.pop(), np.arange(len(self.offsets)))]
+        numbers = {name: number for number, name in enumerate(sorted(names))}
+        codes = np.array([numbers[name] for name in self._topics], np.int64)
+        return [(name, np.flatnonzero(codes == number)) for name, number in numbers.items()]
+
+    def why(self, row: int) -> str:
+        """What is wrong with a bad row, and what to do."""
+        if row in self._broken:
+            return f"{self._broken[row]} and cannot be stored; {_LEAVE_OUT}"
+        if self._weights[row] > self._record_bytes_max:
+            return (
+                f"has {self.raw_bytes[row]} bytes (headers count {HEADER_COST_BYTES} each besides), more than intake.record_bytes_max = "
+                f"{self._record_bytes_max}; raise the limit and restart"
+            )
+        return (
+            f"has the timestamp {self._times_ms[row]} ms since 1970, which lies outside of the years 1 to 9999 and cannot be stored; its "
+            f"producer may have given micro- or nanoseconds; {_LEAVE_OUT}"
+        )
+
+
+def _headers(given: list[list[tuple[str, bytes | None]] | None]) -> tuple[ArrowArray, Int64Array | None]:
+    """The column of headers, and how many each record has; None if none has any."""
+    if not any(given):
+        return list_array(np.zeros(len(given) + 1, np.int32), pa.array([], HEADERS.value_type), HEADERS), None
+    counts = np.array([0 if one is None else len(one) for one in given], np.int64)
+    pairs = [pair for one in given if one for pair in one]
+    names, values = pa.array([name for name, _ in pairs], pa.string()), pa.array([value for _, value in pairs], pa.binary())
+    ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return list_array(ends, pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type)), HEADERS), counts

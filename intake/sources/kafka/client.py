@@ -1,0 +1,385 @@
+"""A Kafka cluster through confluent-kafka: the only file that knows that library.
+
+Promises: no position but those it is given (no group, nothing committed, no reset), committed records only, nothing of a partition behind
+an error of it (the library itself goes on behind a batch that it cannot read), memory bounded by `queue_bytes_max`, and an answer or
+`RetryLater` within `request_timeout`. Numbers of the library pass through `kafka_numbers`, its log lines through `kafka_client_log`.
+Secrets never reach the log.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # its __init__ has no __all__
+from confluent_kafka.admin import OffsetSpec as _OffsetSpec  # type: ignore[attr-defined]
+
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import RetryLater
+from archiver.runtime.redaction import MESSAGE_MAX, excerpt
+from archiver.runtime.text import counted
+from intake.sources.kafka.client_log import ClientListener, ClientLog
+from intake.sources.kafka.numbers import known, known_bounds, known_since
+from intake.sources.kafka.upstream import Bounds, Place, Polled, Stopped, Trouble, UpstreamTopic
+
+PER_QUESTION = 500
+"""Partitions that one question is about, so that an answer is bounded."""
+FETCH_BYTES_MAX = 50 * 2**20
+"""What one answer of a broker may hold, as compressed as it is stored; less if less may be fetched ahead at all."""
+FETCH_PARTITION_BYTES = 2**20
+PORTION_RECORDS = 500
+"""Messages that are taken at once: few enough that each is still in the processor's cache when its fields are asked for."""
+POLL_BYTES_MAX = 4 * 2**20
+"""A poll takes no further portion when it has so many bytes of values."""
+_NO_ID = bytes(16)
+_NO_TIME_MS = -1
+assert TIMESTAMP_NOT_AVAILABLE == 0, "`_fill` asks whether the kind of a timestamp is true"
+_TROUBLES: dict[int, Trouble] = {
+    KafkaError._AUTO_OFFSET_RESET: "out_of_range",  # noqa: SLF001 - the library's public names of local errors begin so
+    KafkaError.OFFSET_OUT_OF_RANGE: "out_of_range",
+    KafkaError._LOG_TRUNCATION: "truncated",  # noqa: SLF001 - named in the text of the first only
+    KafkaError._BAD_MSG: "damaged",  # noqa: SLF001
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "away",
+    KafkaError._UNKNOWN_TOPIC: "away",  # noqa: SLF001
+    KafkaError._UNKNOWN_PARTITION: "away",  # noqa: SLF001
+    KafkaError.UNKNOWN_TOPIC_ID: "away",
+    KafkaError.INCONSISTENT_TOPIC_ID: "away",
+}
+_TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_SPECS: Any = _OffsetSpec  # its methods are without types
+_HEADERS: Any = Message.headers  # the methods themselves: without types, and for `map`
+_ERROR: Any = Message.error
+_TOPIC: Any = Message.topic
+_PARTITION: Any = Message.partition
+_OFFSET: Any = Message.offset
+_TIMESTAMP: Any = Message.timestamp
+_KEY: Any = Message.key
+_VALUE: Any = Message.value
+Key = TypeVar("Key", str, Place)
+
+
+class ClientSettings(Protocol):
+    """What the client needs of a source's settings; durations in seconds, sizes in bytes."""
+
+    @property
+    def name(self) -> str:
+        """Of the source."""
+
+    @property
+    def brokers(self) -> str:
+        """HOST:PORT, separated by commas."""
+
+    @property
+    def request_timeout(self) -> float:
+        """How long an answer may take."""
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """What may be fetched ahead."""
+
+    def client(self) -> dict[str, str]:
+        """Further properties, secrets among them."""
+
+
+class KafkaClient:
+    """One consumer and one administrative client on the same cluster."""
+
+    def __init__(self, settings: ClientSettings, clock: Clock, log: ClientLog | None = None) -> None:
+        """`log`: of the source; it outlives this connection, so that a reconnect does not repeat every line."""
+        self._clock = clock
+        self._log = log or ClientLog(f"source {settings.name}", clock)
+        self._ear, of_admin = self._log.ear(), self._log.ear()
+        self._timeout_s = settings.request_timeout
+        self._broken: set[Place] = set()
+        self._leaderless: set[Place] = set()
+        common = common_properties(f"stream-archiver-{settings.name}", settings.brokers, settings.client())
+        consumer = {
+            "group.id": f"stream-archiver-{settings.name}",  # the library wants one; nothing joins it, nothing is committed to it
+            "enable.auto.commit": "false",
+            "enable.auto.offset.store": "false",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": "true",
+            "check.crcs": "true",
+            "allow.auto.create.topics": "false",
+            "queued.max.messages.kbytes": str(max(1024, settings.queue_bytes_max // 1024)),
+            "queued.min.messages": "100000",
+            "fetch.max.bytes": str(max(FETCH_PARTITION_BYTES, min(FETCH_BYTES_MAX, settings.queue_bytes_max))),
+            "max.partition.fetch.bytes": str(FETCH_PARTITION_BYTES),
+        }
+        try:
+            self._consumer = Consumer(common | consumer | self._ear.properties())
+            self._admin = AdminClient(common | of_admin.properties())
+        except (KafkaException, ValueError) as error:
+            raise unmade(error) from None
+        # The consumer cannot be polled by a second thread: that would take its records. The mirror polls it several times a second.
+        self._listener = ClientListener(settings.name, [of_admin.listening(self._admin)])
+
+    def topics(self) -> list[str]:
+        try:
+            # Not the consumer: it compares epochs when it first hears who leads a partition, so it must not have heard before it reads.
+            found = list(self._admin.list_topics(timeout=self._timeout_s).topics)
+        except KafkaException as error:
+            raise later("the cluster does not say which topics it has", error) from error
+        self._log.answered()
+        return found
+
+    def describe(self, names: Collection[str]) -> dict[str, UpstreamTopic | None]:
+        answers = _Answers[str](self._timeout_s, self._log)
+        for some in _portions(sorted(names)):
+            asked = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=self._timeout_s)
+            for name, future in asked.items():
+                answers.hear(name, future, f"the cluster does not describe topic {name}")
+        found: dict[str, UpstreamTopic | None] = dict.fromkeys(answers.unanswered())
+        for name, answer in answers.found.items():
+            if not answer.is_internal and answer.partitions:
+                found[name] = UpstreamTopic(name, id_bytes(answer.topic_id), len(answer.partitions))
+            elif not answer.is_internal:
+                found[name] = None  # every topic has a partition, so the cluster has not loaded this one yet
+            self._leaderless = {place for place in self._leaderless if place[0] != name}
+            self._leaderless |= {(name, one.id) for one in answer.partitions if is_leaderless(one)}
+        return found
+
+    def unreadable(self, names: Collection[str]) -> list[str] | None:
+        """Those of the topics, at most `PER_QUESTION`, that our user may describe and not read; None if the cluster does not say."""
+        answers = _Answers[str](self._timeout_s, self._log)
+        asked = self._admin.describe_topics(
+            TopicCollection(sorted(names)[:PER_QUESTION]), request_timeout=self._timeout_s, include_authorized_operations=True
+        )
+        for name, future in asked.items():
+            answers.hear(name, future, f"the cluster does not describe topic {name}")
+        answers.unanswered()
+        operations_of = {name: answer.authorized_operations for name, answer in answers.found.items()}
+        if not all(operations_of.values()):
+            return None
+        return sorted(name for name, operations in operations_of.items() if not {AclOperation.READ, AclOperation.ALL} & set(operations))
+
+    def bounds(self, places: Collection[Place]) -> dict[Place, Bounds]:
+        low, high = self._offsets(places, _SPECS.earliest()), self._offsets(places, _SPECS.latest())
+        found = {place: known_bounds(low.get(place), high.get(place)) for place in places}
+        return {place: bounds for place, bounds in found.items() if bounds is not None}
+
+    def offsets_since(self, places: Collection[Place], since_ms: int) -> dict[Place, int]:
+        found = self._offsets(places, _SPECS.for_timestamp(since_ms))
+        return {place: offset for place, given in found.items() if (offset := known_since(given)) is not None}
+
+    def _offsets(self, places: Collection[Place], spec: Any) -> dict[Place, Any]:
+        """As the library gives them, sentinels among them: for `kafka_numbers`."""
+        answers = _Answers[Place](self._timeout_s, self._log)
+        # One without a leader would hold the answer about all others up until the time is over.
+        for some in _portions(sorted(place for place in places if place not in self._leaderless)):
+            asked = self._admin.list_offsets(
+                {TopicPartition(*place): spec for place in some},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._timeout_s,
+            )
+            for partition, future in asked.items():
+                place = partition.topic, partition.partition
+                answers.hear(place, future, f"the cluster does not tell offsets of {partition.topic}:{partition.partition}")
+        answers.unanswered()
+        return {place: answer.offset for place, answer in answers.found.items()}
+
+    def read(self, positions: Mapping[Place, tuple[int, int | None]]) -> None:
+        wanted = [
+            TopicPartition(*place, offset) if epoch is None else TopicPartition(*place, offset, leader_epoch=epoch)
+            for place, (offset, epoch) in positions.items()
+        ]
+        self._broken.difference_update(positions)
+        try:
+            self._consumer.incremental_assign(wanted)
+        except KafkaException as error:
+            raise later("partitions cannot be read", error) from error
+
+    def stop_reading(self, places: Sequence[Place]) -> None:
+        try:
+            self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+        except KafkaException as error:
+            raise later("partitions cannot be let go of", error) from error
+
+    def poll(self, records_max: int, timeout_s: float) -> Polled:
+        polled, last = Polled(), dict[Place, Any]()
+        left, size, until_s = records_max, 0, self._clock.monotonic_s() + timeout_s
+        while left > 0:
+            portion = min(left, PORTION_RECORDS)
+            try:
+                messages = self._consumer.consume(portion, max(0.0, until_s - self._clock.monotonic_s()))
+            except KafkaException as error:
+                raise later("nothing can be read", error) from error
+            self._ear.polled()
+            left -= len(messages)
+            polled.more = len(messages) == portion
+            if self._broken or any(map(_ERROR, messages)):  # no error is false
+                messages = _sound(messages, polled, self._broken, self._log)
+            if messages:
+                size += _fill(polled, messages, last)
+            if not polled.more or size >= POLL_BYTES_MAX:
+                break
+        polled.epochs = {place: epoch for place, message in last.items() if (epoch := known(message.leader_epoch())) is not None}
+        return polled
+
+    def known_ends(self, places: Collection[Place]) -> dict[Place, int]:
+        found: dict[Place, int] = {}
+        for place in places:
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+            except KafkaException:
+                continue
+            if (end := known(high)) is not None:
+                found[place] = end
+        return found
+
+    def close(self) -> None:
+        self._listener.close()
+        self._consumer.close()
+
+
+def _fill(polled: Polled, messages: list[Any], last: dict[Place, Any]) -> int:
+    """Add records, and note the last one of each partition; bytes of their values. One pass per field, and `map` over a method of the
+    library is the cheapest of loops: what is done for every record is all here.
+    """
+    topics, partitions, values = list(map(_TOPIC, messages)), list(map(_PARTITION, messages)), list(map(_VALUE, messages))
+    polled.topics += topics
+    polled.partitions += partitions
+    polled.offsets += map(_OFFSET, messages)
+    # The kind counts: a record of the oldest formats has none (0), and then any number as its time.
+    polled.timestamps_ms += [time_ms if kind else _NO_TIME_MS for kind, time_ms in map(_TIMESTAMP, messages)]
+    polled.keys += map(_KEY, messages)
+    polled.values += values
+    _add_headers(polled, messages)
+    # A leader does not change within a fetch, so any record of the end of it will do for the epoch.
+    if topics.count(topics[0]) == len(topics):  # takes half of what it takes to make a pair of each
+        last |= {(topics[0], partition): message for partition, message in dict(zip(partitions, messages, strict=True)).items()}
+    else:
+        last |= zip(zip(topics, partitions, strict=True), messages, strict=True)
+    return sum([len(value) for value in values if value is not None])
+
+
+def _add_headers(polled: Polled, messages: list[Any]) -> None:
+    """Of each record; those whose headers have names that are no text have none, and are `broken`."""
+    rest = iter(messages)
+    while True:
+        try:
+            # Beside its error the library gives a list with a hole, which must never be looked at. The error is raised at once only where
+            # the method is called from C, as by `map`. No message is asked twice: then the list comes without the error.
+            polled.headers.extend(map(_HEADERS, rest))
+            return
+        except (UnicodeError, SystemError):
+            polled.broken[len(polled.headers)] = "has a header whose name is not UTF-8"
+            polled.headers.append(None)
+
+
+def _sound(messages: list[Any], polled: Polled, broken: set[Place], log: ClientLog | None = None) -> list[Any]:
+    """The records, without those of a partition behind an error of it; `broken`: such partitions, from here on."""
+    records: list[Any] = []
+    for message in messages:
+        place = message.topic(), message.partition()
+        if place in broken:
+            continue
+        if message.error() is None:
+            records.append(message)
+        elif _hear(message, polled, log):
+            broken.add(place)
+    return records
+
+
+class _Answers(Generic[Key]):
+    """What became of many questions of one kind."""
+
+    def __init__(self, timeout_s: float, log: ClientLog | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._log = log
+        self.found: dict[Key, Any] = {}
+        """What is not there is left out."""
+        self._failed: dict[Key, RetryLater] = {}
+
+    def hear(self, key: Key, future: concurrent.futures.Future[Any], what: str) -> None:
+        """Wait for one of them."""
+        try:
+            self.found[key] = future.result(self._timeout_s + 5)
+        except concurrent.futures.TimeoutError:
+            self._failed[key] = RetryLater(f"{what} within {self._timeout_s:g} s")
+        except KafkaException as error:
+            if _TROUBLES.get(error.args[0].code()) != "away":
+                self._failed[key] = later(what, error)
+
+    def unanswered(self) -> list[Key]:
+        """What was not answered, unless that is everything: then `RetryLater`."""
+        if self._failed and not self.found:
+            raise next(iter(self._failed.values()))
+        if self._failed and self._log is not None:
+            self._log.say(
+                logging.WARNING, f"{counted(len(self._failed), 'question')} without an answer: {next(iter(self._failed.values()))}"
+            )
+        return list(self._failed)
+
+
+def _hear(message: Any, polled: Polled, log: ClientLog | None) -> bool:
+    """Something that is no record; whether it stops its partition."""
+    error, place = message.error(), (message.topic(), message.partition())
+    if error.code() == _END:
+        if (end := known(message.offset())) is not None:
+            polled.ends[place] = end
+    elif place[0] is None or known(place[1]) is None:
+        if log is not None:
+            log.say(logging.WARNING, error.str())
+    else:
+        polled.stopped.append(Stopped(place, _trouble_of(error), excerpt(error.str(), MESSAGE_MAX)))
+        return True
+    return False
+
+
+def _trouble_of(error: KafkaError) -> Trouble:
+    """Without a reset the library gives one code for every position that it cannot go on from, and the reason in the text."""
+    if _TRUNCATION in error.str():
+        return "truncated"
+    return _TROUBLES.get(error.code(), "other")
+
+
+def common_properties(client_id: str, brokers: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """The properties of every client; `given` are those of the configuration, secrets revealed."""
+    return {
+        "client.id": client_id,
+        "socket.keepalive.enable": "true",
+        **given,
+        "bootstrap.servers": brokers,
+    }
+
+
+def is_leaderless(partition: Any) -> bool:
+    """Whether a partition, as the cluster describes it, has no leader now."""
+    return partition.leader is None or known(partition.leader.id) is None
+
+
+def unmade(error: Exception) -> RetryLater:
+    """The library takes no such properties."""
+    return RetryLater(f"the Kafka client cannot be made of these properties: {excerpt(str(error), MESSAGE_MAX)}")
+
+
+def later(what: str, error: KafkaException) -> RetryLater:
+    """An error of the library as one of ours."""
+    reason = error.args[0]
+    return RetryLater(f"{what}: {excerpt(reason.str() if isinstance(reason, KafkaError) else str(error), MESSAGE_MAX)}")
+
+
+def id_bytes(topic_id: Any) -> bytes:
+    """The id of a topic; empty if its cluster gives none."""
+    most, least = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    found = b"".join((bits % 2**64).to_bytes(8, "big") for bits in (most, least))
+    return b"" if found == _NO_ID else found
+
+
+def _portions(items: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (items[start : start + PER_QUESTION] for start in range(0, len(items), PER_QUESTION))

@@ -1,0 +1,312 @@
+"""From the items of a flush to sorted rows, and from there to intake files: no Python per row of a batch.
+
+Pure. Promises that the records of one partition keep the order in which they were accepted, and that every row of the flush is in exactly
+one part. A *part* becomes one intake file and one log entry; a flush whose entry would be too large is divided between segments. A row of a
+partition that its topic does not have is refused whole, never numbered into another topic.
+
+The records of no idempotent producer are one segment per partition. Those of a producer are a segment for each run of sequence numbers,
+so what it sends one by one is joined; records whose numbers the caller stated are not joined with others, and are cut where the log's
+knowledge of the producer ends: what is there already and what is new must not share a batch. Records of a mirrored topic are a segment for
+each run of offsets that follow each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from archiver.runtime.errors import InvalidInput
+from archiver.runtime.ids import TopicPartition
+from intake.arrow_arrays import ArrowArray, Int64Array, concat_batches, list_array
+from intake.format import INTAKE_SCHEMA, PRODUCER_COLUMNS, UNKNOWN_BATCH, IntakeFileBytes, SegmentRows, write_intake_file
+from intake.log.fold import TopicState
+from intake.producers import SEQUENCE_COUNT, Stamp
+from intake.records import HEADERS, RECORD_SCHEMA, TIMESTAMP, Record
+from intake.write.producer_columns import StampedRows
+from intake.write.queue import BatchItem, Item, RecordItem
+
+ENTRY_BYTES = 256
+"""More than an entry's own fields take: format, id, key, size, digest and their tags."""
+TOPIC_BYTES = 32
+"""More than a topic adds to an entry beside its segments."""
+SEGMENT_BYTES = 56
+"""More than a segment adds: four 32-bit and two 64-bit varints with tags, and the length before them."""
+OFFSET_BYTES = 12
+"""More than a stated offset adds to its segment: a 64-bit varint with its tag."""
+STAMP_BYTES = 28
+"""More than a producer's batch adds to its segment: a 64-bit and two 32-bit varints and a truth value, with tags, and their frame."""
+
+KnownEnd = Callable[[TopicPartition, Stamp], "int | None"]
+"""The sequence number that the log expects next of the stamp's producer in that partition; None if it knows none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive segments of a sorted flush that go into one file."""
+
+    first_segment: int
+    end_segment: int
+    first_row: int
+    end_row: int
+
+
+class SortedFlush:
+    """The rows of a flush in file order. `order[i]` is the arrival number of the row at place i."""
+
+    def __init__(self, items: Sequence[Item], known_end: KnownEnd | None = None) -> None:
+        """`known_end` is asked about records whose sequence numbers were stated. Raises `InvalidInput` if a topic has not
+        the partition of a row: then its item is of before the topic grew.
+        """
+        self._gathered = _gather(items)
+        self.rows = len(self._gathered.row_bytes)
+        topics = sorted({topic.name: topic for topic in self._gathered.topics}.values(), key=lambda topic: topic.name)
+        slots, begins = self._number_slots(topics)
+        self.order: Int64Array = np.argsort(slots, kind="stable")
+        sorted_slots = slots[self.order]
+        stamps = self._gathered.stamps
+        self._stamps = None if stamps is None else stamps.take(self.order)
+        changed = sorted_slots[1:] != sorted_slots[:-1]
+        if self._stamps is not None:
+            changed |= self._stamps.breaks()
+        offsets = self._gathered.offsets
+        self._offsets = None if offsets is None else offsets[self.order]
+        if self._offsets is not None:
+            changed |= self._offsets[1:] != self._offsets[:-1] + 1
+        self.starts: Int64Array = np.concatenate(([0], np.flatnonzero(changed) + 1)).astype(np.int64)
+        """Where each segment begins."""
+        if self._stamps is not None and known_end is not None and bool(self._stamps.stated.any()):
+            self._cut_at_known_ends(_places(topics, begins, sorted_slots), self._stamps, known_end)
+        self.ends: Int64Array = np.append(self.starts[1:], self.rows)
+        self.accept_us = self._gathered.accept_us[self.order]
+        segment_bytes = np.add.reduceat(self._gathered.row_bytes[self.order], self.starts)
+        self.topics: list[TopicState] = []
+        """Per segment."""
+        self.segments: list[SegmentRows] = []
+        counts = (self.ends - self.starts).tolist(), segment_bytes.tolist()
+        accept_max_us = self.accept_us[self.ends - 1].tolist()  # accept times never go back, so the last is the newest
+        places = _places(topics, begins, sorted_slots[self.starts])
+        batches = [None] * len(self.starts) if self._stamps is None else self._stamps.stamps(self.starts)
+        firsts = [None] * len(self.starts) if self._offsets is None else self._offsets[self.starts].tolist()
+        for (topic, partition), rows, raw_bytes, newest_us, stamp, offset in zip(
+            places, *counts, accept_max_us, batches, firsts, strict=True
+        ):
+            self.topics.append(topic)
+            self.segments.append(SegmentRows(topic.topic_id, partition, rows, raw_bytes, newest_us, stamp, offset))
+
+    def _cut_at_known_ends(self, places: _Places, stamps: StampedRows, known_end: KnownEnd) -> None:
+        ends = np.append(self.starts[1:], self.rows)
+        cuts: list[int] = []
+        for number in np.flatnonzero(stamps.stated[self.starts]).tolist():
+            start, rows = int(self.starts[number]), int(ends[number] - self.starts[number])
+            topic, partition = places[start]
+            (stamp,) = stamps.stamps(self.starts[number : number + 1])
+            expected = None if stamp is None else known_end((topic.topic_id, partition), stamp)
+            if stamp is not None and expected is not None and (behind := (expected - stamp.sequence) % SEQUENCE_COUNT) < rows and behind:
+                cuts.append(start + behind)
+        self.starts = np.union1d(self.starts, np.array(cuts, np.int64))
+
+    def _number_slots(self, topics: Sequence[TopicState]) -> tuple[npt.NDArray[np.uint16] | Int64Array, Int64Array]:
+        """A number per row that orders by topic name and partition; the number at which each topic begins, and the end."""
+        begins = np.concatenate(([0], np.cumsum([topic.partitions for topic in topics])))
+        begin_of = {topic.name: int(begin) for topic, begin in zip(topics, begins[:-1], strict=True)}
+        end_of = {topic.name: int(end) for topic, end in zip(topics, begins[1:], strict=True)}
+        item_begins = np.array([begin_of[topic.name] for topic in self._gathered.topics], np.int64)
+        item_ends = np.array([end_of[topic.name] for topic in self._gathered.topics], np.int64)
+        slots = np.repeat(item_begins, self._gathered.item_rows) + self._gathered.partitions
+        if bool((self._gathered.partitions < 0).any()) or bool((slots >= np.repeat(item_ends, self._gathered.item_rows)).any()):
+            raise InvalidInput("records are of a partition that their topic did not have when they were read; read them again")
+        # A stable sort of 16-bit numbers takes linear time.
+        return (slots.astype(np.uint16) if int(begins[-1]) <= 1 << 16 else slots), begins
+
+    def parts(self, entry_bytes_max: int) -> list[Part]:
+        """Cut between segments so that each part's entry certainly fits; usually there is one part."""
+        parts: list[Part] = []
+        first, entry_bytes = 0, ENTRY_BYTES
+        for number, segment in enumerate(self.segments):
+            new_topic = number == first or segment.topic_id != self.segments[number - 1].topic_id
+            alone = SEGMENT_BYTES + (0 if segment.stamp is None else STAMP_BYTES) + (0 if segment.offset is None else OFFSET_BYTES)
+            added = alone + (TOPIC_BYTES if new_topic else 0)
+            if number > first and entry_bytes + added > entry_bytes_max:
+                parts.append(self._part(first, number))
+                first, entry_bytes, added = number, ENTRY_BYTES, alone + TOPIC_BYTES
+            entry_bytes += added
+        parts.append(self._part(first, len(self.segments)))
+        return parts
+
+    def _part(self, first: int, end: int) -> Part:
+        return Part(first, end, int(self.starts[first]), int(self.ends[end - 1]))
+
+    def encode(self, part: Part, row_group_bytes: int, log_index: int) -> IntakeFileBytes:
+        """The part's intake file; `log_index` as its footer is to say it."""
+        segments = self.segments[part.first_segment : part.end_segment]
+        order = self.order[part.first_row : part.end_row]
+        rows = len(order)
+        segment_rows = [segment.rows for segment in segments]
+        taken = _take(self._gathered.columns, order)
+        accept_us = self.accept_us[part.first_row : part.end_row]
+        names = sorted({topic.name for topic in self.topics[part.first_segment : part.end_segment]})
+        name_numbers = [names.index(topic.name) for topic in self.topics[part.first_segment : part.end_segment]]
+        topic_column = pa.array(names, pa.string()).take(pa.array(np.repeat(name_numbers, segment_rows)))
+        partition_column = pa.array(np.repeat([segment.partition for segment in segments], segment_rows).astype(np.int32))
+        accept_column = pa.array(accept_us).cast(TIMESTAMP)
+        arrays = [
+            topic_column,
+            partition_column,
+            taken.column("key"),
+            taken.column("value"),
+            taken.column("headers"),
+            _event_times(taken.column("event_timestamp"), accept_us),
+            accept_column,
+            pa.array(self._batch_numbers(part)),
+            *self._producer_columns(part, rows),
+        ]
+        return write_intake_file(pa.Table.from_arrays(arrays, schema=INTAKE_SCHEMA), segments, row_group_bytes, log_index)
+
+    def _producer_columns(self, part: Part, rows: int) -> list[ArrowArray]:
+        types = [INTAKE_SCHEMA.field(name).type for name in PRODUCER_COLUMNS]
+        if self._stamps is None:
+            return [pa.nulls(rows, column_type) for column_type in types]
+        return self._stamps.columns(part.first_row, part.end_row, types)
+
+    def _batch_numbers(self, part: Part) -> npt.NDArray[np.int32]:
+        """Per row, how many rows of the same segment and the same producer's batch stand before it, where that is known."""
+        if self._offsets is not None:
+            return np.full(part.end_row - part.first_row, UNKNOWN_BATCH, np.int32)
+        batches = self._gathered.batches[self.order[part.first_row : part.end_row]]
+        begins = np.zeros(len(batches), np.bool_)
+        begins[1:] = batches[1:] != batches[:-1]
+        if self._stamps is not None:  # of an idempotent producer, the segment is the batch
+            begins &= ~self._stamps.stamped[part.first_row : part.end_row]
+        begins[self.starts[part.first_segment : part.end_segment] - part.first_row] = True
+        places = np.arange(len(batches), dtype=np.int64)
+        return (places - np.maximum.accumulate(np.where(begins, places, 0))).astype(np.int32)
+
+
+class _Places(Sequence[tuple[TopicState, int]]):
+    """Topic and partition of each of some slots."""
+
+    def __init__(self, topics: Sequence[TopicState], numbers: Int64Array, partitions: Int64Array) -> None:
+        self._topics = topics
+        self._numbers = numbers
+        self._partitions = partitions
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, at: int) -> tuple[TopicState, int]:  # type: ignore[override]
+        return self._topics[self._numbers[at]], int(self._partitions[at])
+
+    def __iter__(self) -> Iterator[tuple[TopicState, int]]:
+        return zip((self._topics[number] for number in self._numbers.tolist()), self._partitions.tolist(), strict=True)
+
+
+def _places(topics: Sequence[TopicState], begins: Int64Array, slots: npt.NDArray[np.uint16] | Int64Array) -> _Places:
+    """From slots back to topics and partitions."""
+    wide = slots.astype(np.int64)
+    numbers = np.searchsorted(begins, wide, side="right") - 1
+    return _Places(topics, numbers, wide - begins[numbers])
+
+
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """The items of a flush as columns, in order of arrival."""
+
+    topics: list[TopicState]
+    """Per item."""
+    item_rows: list[int]
+    columns: pa.RecordBatch
+    partitions: npt.NDArray[np.int32]
+    row_bytes: Int64Array
+    accept_us: Int64Array
+    batches: npt.NDArray[np.int32]
+    """Which item a row came with: what came together is a producer's batch."""
+    stamps: StampedRows | None
+    """None if no idempotent producer sent any of it."""
+    offsets: Int64Array | None
+    """Per row; None unless all of it is of mirrored topics."""
+
+
+def _gather(items: Sequence[Item]) -> _Gathered:
+    batches: list[pa.RecordBatch] = []
+    partitions: list[npt.NDArray[np.int32]] = []
+    row_bytes: list[Int64Array] = []
+    for piece in _pieces(items):
+        if isinstance(piece, BatchItem):
+            batches.append(piece.columns)
+            partitions.append(piece.partitions)
+            row_bytes.append(piece.row_bytes)
+        else:
+            batches.append(record_columns([item.record for item in piece]))
+            partitions.append(np.array([item.pending.partition for item in piece], np.int32))
+            row_bytes.append(np.array([item.raw_bytes for item in piece], np.int64))
+    item_rows = [item.rows for item in items]
+    return _Gathered(
+        topics=[item.topic for item in items],
+        item_rows=item_rows,
+        columns=concat_batches(batches),
+        partitions=np.concatenate(partitions),
+        row_bytes=np.concatenate(row_bytes),
+        accept_us=np.repeat(np.array([item.accept_us for item in items], np.int64), item_rows),
+        batches=np.repeat(np.arange(len(items), dtype=np.int32), item_rows),
+        stamps=StampedRows.of(items),
+        offsets=_offsets(items),
+    )
+
+
+def _offsets(items: Sequence[Item]) -> Int64Array | None:
+    """The upstream's offsets of every row, None if it has none; what an upstream gave goes by itself."""
+    stated = [item.offsets for item in items if isinstance(item, BatchItem) and item.offsets is not None]
+    if not stated:
+        return None
+    assert len(stated) == len(items), "records of mirrored topics are not published beside others"
+    return np.concatenate(stated)
+
+
+def _pieces(items: Sequence[Item]) -> Iterator[BatchItem | list[RecordItem]]:
+    """Runs of single records together, batches by themselves."""
+    for single, run in groupby(items, key=lambda item: isinstance(item, RecordItem)):
+        if single:
+            yield [item for item in run if isinstance(item, RecordItem)]
+        else:
+            yield from (item for item in run if isinstance(item, BatchItem))
+
+
+def record_columns(records: Sequence[Record]) -> pa.RecordBatch:
+    """Records that were checked, as columns of `RECORD_SCHEMA`."""
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([record.key for record in records], pa.binary()),
+            pa.array([record.value for record in records], pa.binary()),
+            _headers_of(records),
+            pa.array([record.timestamp_us for record in records], pa.int64()).cast(TIMESTAMP),
+        ],
+        schema=RECORD_SCHEMA,
+    )
+
+
+def _headers_of(records: Sequence[Record]) -> ArrowArray:
+    """The column of headers, without a Python object per header besides those that the producer made."""
+    ends = np.cumsum([len(record.headers) for record in records])
+    names = pa.array((name for record in records for name, _ in record.headers), pa.string())
+    values = pa.array((value for record in records for _, value in record.headers), pa.binary())
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    return list_array(np.concatenate(([0], ends)).astype(np.int32), pairs, HEADERS)
+
+
+def _take(columns: pa.RecordBatch, order: Int64Array) -> pa.RecordBatch:
+    if len(order) == columns.num_rows and bool((order[1:] > order[:-1]).all()):
+        return columns  # already in file order
+    return columns.take(order)
+
+
+def _event_times(column: ArrowArray, accept_us: Int64Array) -> ArrowArray:
+    """A record without an event time gets its accept time, as a Kafka producer would have given it."""
+    if column.null_count == 0:
+        return column
+    return pc.coalesce(column, pa.array(accept_us).cast(TIMESTAMP))

@@ -1,0 +1,319 @@
+"""Makes what was sent permanent: one flush after the other is sorted, stored in intake files, named in the intake log, and acknowledged.
+
+Promises: a record is acknowledged `ok` only after its file is stored *and* its entry is in the log, at the offset that the fold of the log
+gave it; `failed` only if it is certainly not there; else `unknown`. Whoever states a sequence number may have tried before, so to them
+`failed` is said only where the log itself proves that the record is absent. A key is never used twice: an upload whose entry failed stays
+behind and is nobody's.
+
+Has no thread and waits for nothing but through the clock; one thread calls it. The order of writes is upload, then append; the footer of
+a file says how far its writer had read the log (`LOG_INDEX_KEY`), which proves later that the log once was that long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.objects.idempotent_put import create_once
+from archiver.objects.paths import intake_key
+from archiver.objects.store import ObjectStore
+from archiver.runtime import failpoints
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, InvalidInput, OutcomeUnknown, RetryLater
+from archiver.runtime.ids import IdSource, TopicPartition, new_ulid
+from archiver.runtime.text import counted
+from intake.arrow_arrays import Int64Array
+from intake.format import IntakeFileBytes, PlacedSegment
+from intake.log.entries import positions_bytes
+from intake.log.fold import Landed
+from intake.log.sequencer import Sequencer
+from intake.log.source_positions import Move
+from intake.producers import SEQUENCE_COUNT, Refusal, Stamp
+from intake.write.accept_clock import AcceptClock
+from intake.write.acknowledgements import NO_OFFSET, OK, Outcome, Verdict
+from intake.write.encode import Part, SortedFlush
+from intake.write.queue import Item, RecordItem
+
+_log = logging.getLogger(__name__)
+
+_PROVES_ABSENCE: frozenset[Refusal] = frozenset({"out_of_order", "wrong_kind"})
+"""Refusals after which a record is not in the log, whatever was tried before. (Where an out-of-order batch is in the log in part, it is
+`unknown` to begin with.)"""
+
+
+class PublishSettings(Protocol):
+    """What the publisher needs of the `intake` settings."""
+
+    @property
+    def row_group_bytes(self) -> int:
+        """Raw bytes at which a row group closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishCounts:
+    """What a publisher has done so far."""
+
+    flushes: int = 0
+    acknowledged_ok: int = 0
+    """Records."""
+    acknowledged_failed: int = 0
+    acknowledged_unknown: int = 0
+    upload_s: float = 0.0
+    """Of the last intake file, whether it worked or not."""
+    append_s: float = 0.0
+    """Of the last entry, with its retries."""
+
+
+@dataclass(slots=True)
+class _Outcomes:
+    """What became of some rows, in some order."""
+
+    offsets: Int64Array
+    verdict_of: npt.NDArray[np.int32]
+    verdicts: list[Verdict]
+
+    @classmethod
+    def all(cls, rows: int, verdict: Verdict) -> _Outcomes:
+        """The same for every row, without offsets."""
+        return cls(np.full(rows, NO_OFFSET, np.int64), np.zeros(rows, np.int32), [verdict])
+
+    def put(self, rows: Int64Array, part: _Outcomes) -> None:
+        """These rows have what `part` says."""
+        self.offsets[rows] = part.offsets
+        self.verdict_of[rows] = part.verdict_of + len(self.verdicts)
+        self.verdicts.extend(part.verdicts)
+
+
+class FlushPublisher:
+    """Publishes flushes. Not thread-safe, but `counts` may be read from anywhere."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        sequencer: Sequencer,
+        settings: PublishSettings,
+        clock: Clock,
+        ids: IdSource,
+        accept_clock: AcceptClock,
+    ) -> None:
+        self._objects = objects
+        self._sequencer = sequencer
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._accept_clock = accept_clock
+        self._counts = PublishCounts()
+
+    @property
+    def counts(self) -> PublishCounts:
+        """What it has done so far."""
+        return self._counts
+
+    def publish(self, items: Sequence[Item]) -> None:
+        """Store the items in their order, and settle each of them.
+
+        Raises nothing that the store or the log raises: that becomes the items' outcome.
+        """
+        for _, run in groupby(items, key=lambda item: item.stated):
+            # What is sent again goes by itself: whatever becomes of it is known before anything else of its producer is tried.
+            self._publish_run(self._without_held_back(list(run)))
+
+    def _publish_run(self, items: Sequence[Item]) -> None:
+        if not items:
+            return
+        self._counts = replace(self._counts, flushes=self._counts.flushes + 1)
+        try:
+            if items[0].stated:
+                self._sequencer.settle()  # so that what an earlier attempt did is known
+            flush = SortedFlush(items, self._known_end)
+            parts = flush.parts(self._sequencer.entry_bytes_max)
+        except (ArchiverError, pa.ArrowException, MemoryError) as error:
+            self.settle_all(items, _verdict("failed", "nothing was stored", error))
+            return
+        outcomes = _Outcomes.all(flush.rows, OK)
+        for part in parts:
+            outcomes.put(flush.order[part.first_row : part.end_row], self._publish_part(flush, part))
+        self._settle(items, outcomes)
+
+    def settle_all(self, items: Sequence[Item], verdict: Verdict) -> None:
+        """Give every item the same outcome, unless it has one."""
+        if items:
+            self._settle(items, _Outcomes.all(sum(item.rows for item in items), verdict))
+
+    def _without_held_back(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Items that must wait until an earlier one of their producer is settled are not written: they fail."""
+        if all(item.source is None for item in items):
+            return items
+        let_through: list[Item] = []
+        with items[0].pending.settled:
+            for item in items:
+                why = None if item.source is None else item.source.held_back(item)
+                if why is None:
+                    let_through.append(item)
+                elif not self._settle([item], _Outcomes.all(item.rows, Verdict("failed", why))):
+                    # It failed when the one before it did; here it is counted.
+                    self._counts = replace(self._counts, acknowledged_failed=self._counts.acknowledged_failed + item.rows)
+        return let_through
+
+    def _known_end(self, tp: TopicPartition, stamp: Stamp) -> int | None:
+        return self._sequencer.fold.producers.next_sequence(tp, stamp.producer_id, stamp.epoch)
+
+    def _publish_part(self, flush: SortedFlush, part: Part) -> _Outcomes:
+        """Upload one file and append its entry; what became of its rows, in file order."""
+        rows = part.end_row - part.first_row
+        try:
+            key, file = self._stored(flush, part)
+        except Exception as error:  # noqa: BLE001
+            # No entry was tried, so whatever it was, these records are certainly not in the log.
+            return _Outcomes.all(rows, _verdict("failed", "the intake file could not be stored", error))
+        began_s = self._clock.monotonic_s()
+        try:
+            landed = self._sequencer.append_file(key, len(file.data), file.footer_sha256, file.segments)
+        except OutcomeUnknown as error:
+            return _Outcomes.all(rows, _verdict("unknown", f"nobody knows whether {key} is in the intake log", error))
+        except ArchiverError as error:
+            return _Outcomes.all(rows, _verdict("failed", f"{key} could not be named in the intake log", error))
+        finally:
+            self._counts = replace(self._counts, append_s=self._clock.monotonic_s() - began_s)
+        try:
+            failpoints.reach("writer.append.after")
+        except ArchiverError as error:
+            return _Outcomes.all(rows, _verdict("unknown", f"{key} was appended, and then", error))
+        return self._outcomes(landed, file.segments)
+
+    def publish_moving(self, items: Sequence[Item], moves: Sequence[Move]) -> Refusal | None:
+        """Store the items, which no idempotent producer sent, as one file, and take them in with the entry that moves positions of sources
+        on. None, or why nothing of it counts; the items themselves are told nothing.
+
+        Raises what store and log raise: after `OutcomeUnknown` it may be there, after any other error of ours it certainly is not.
+        `InvalidInput` if the entry would be too large: send fewer partitions at a time.
+        """
+        flush = SortedFlush(items)
+        parts = flush.parts(self._sequencer.entry_bytes_max - positions_bytes(moves))
+        if len(parts) != 1:
+            raise InvalidInput(
+                f"{counted(len(flush.segments), 'segment')} and {len(moves)} positions do not fit one entry of the intake log"
+            )
+        key, file = self._stored(flush, parts[0])
+        refusal = self._sequencer.append_moves(moves, key, len(file.data), file.footer_sha256, file.segments)
+        try:
+            failpoints.reach("writer.append.after")
+        except RetryLater as error:
+            raise OutcomeUnknown(f"{key} was appended, and then: {error}") from error
+        return refusal
+
+    def _stored(self, flush: SortedFlush, part: Part) -> tuple[str, IntakeFileBytes]:
+        """Upload one file: its key and what it holds. Nothing names it yet."""
+        file = flush.encode(part, self._settings.row_group_bytes, self._sequencer.fold.next_index)
+        key = self._upload(file)
+        failpoints.reach("writer.append.before")
+        return key, file
+
+    def _upload(self, file: IntakeFileBytes) -> str:
+        """Store the file under a new key; the key."""
+        failpoints.reach("writer.upload.before")
+        fold = self._sequencer.fold
+        # Never older than a barrier that stands: a clock that was set back would write files that count for nothing.
+        written_us = max(self._accept_clock.written_us(fold.newest_us), fold.barrier_ms * 1000)
+        key = intake_key(written_us, new_ulid(self._ids, written_us))
+        began_s = self._clock.monotonic_s()
+        try:
+            create_once(self._objects, key, file.data)
+        finally:
+            self._counts = replace(self._counts, upload_s=self._clock.monotonic_s() - began_s)
+        failpoints.reach("writer.upload.after")
+        return key
+
+    def _outcomes(self, landed: Sequence[Landed], segments: Sequence[PlacedSegment]) -> _Outcomes:
+        """Offsets as the fold gave them: of a repetition those of the original, of a refused segment none."""
+        rows = np.array([one.rows for one in landed], np.int64)
+        firsts = np.cumsum(rows) - rows
+        bases = np.array([one.runs[0][0] if one.runs else 0 for one in landed], np.int64)
+        offsets: Int64Array = np.arange(int(rows.sum()), dtype=np.int64) + np.repeat(bases - firsts, rows)
+        outcomes = _Outcomes(offsets, np.zeros(len(offsets), np.int32), [OK])
+        for number, one in enumerate(landed):
+            if one.refusal is None and len(one.runs) == 1:
+                continue
+            span = np.arange(firsts[number], firsts[number] + one.rows)
+            if one.refusal is not None:
+                outcomes.put(span, _Outcomes.all(one.rows, self._refused(one.refusal, one, segments[number].stamp)))
+            else:
+                offsets[span] = np.concatenate([np.arange(base, base + count) for base, count in one.runs])
+        return outcomes
+
+    def _refused(self, refusal: Refusal, landed: Landed, stamp: Stamp | None) -> Verdict:
+        """Which rule it was, and what to do."""
+        if refusal == "deleted":
+            gone = self._sequencer.fold.deleted_topics.get(landed.tp[0])
+            return Verdict("failed", f"topic {'' if gone is None else gone.name} was deleted; its records are not taken any more", refusal)
+        if refusal == "barrier" or stamp is None:
+            return Verdict("failed", "the intake file was older than a barrier of the intake log when it was named; send again", refusal)
+        who = f"producer {stamp.producer_id}"
+        batch = f"the batch of {landed.rows} from sequence {stamp.sequence} on"
+        if refusal == "fenced":
+            return Verdict("failed", f"{who} with epoch {stamp.epoch} is fenced by a newer epoch; open the producer again", refusal)
+        if refusal == "unknown_producer":
+            why = f"the log does not know {who} with epoch {stamp.epoch}: it was forgotten, or never opened; open a new one"
+            return Verdict("failed", why, refusal)
+        if refusal == "wrong_kind":
+            return Verdict("failed", f"{who} must send transactional records if, and only if, it has a transactional id", refusal)
+        if refusal == "forgotten":
+            why = f"{batch} of {who} is in the log, but so far back that nobody remembers at which offsets; look for it by reading"
+            return Verdict("unknown", why, refusal)
+        expected = self._known_end(landed.tp, stamp)
+        behind = 1 if expected is None else (expected - stamp.sequence) % SEQUENCE_COUNT
+        if 0 < behind <= SEQUENCE_COUNT // 2:
+            return Verdict("unknown", f"{batch} of {who} is in the log in part; send it again with the same sequence", refusal)
+        return Verdict("failed", f"{batch} of {who} does not follow: the log expects {expected}; send what comes before first", refusal)
+
+    def _settle(self, items: Sequence[Item], outcomes: _Outcomes) -> int:
+        """Tell everybody; of how many records the outcome was not known before."""
+        offsets, verdict_of, verdicts = outcomes.offsets, outcomes.verdict_of, outcomes.verdicts
+        doubtful = [_if_tried_before(verdict) for verdict in verdicts] if any(item.stated for item in items) else verdicts
+        counts: Counter[Outcome] = Counter()
+        with items[0].pending.settled:
+            row = 0
+            for item in items:
+                end = row + item.rows
+                known = doubtful if item.stated else verdicts
+                if isinstance(item, RecordItem):
+                    verdict = known[verdict_of[row]]
+                    if item.pending.settle(int(offsets[row]), verdict):
+                        counts[verdict.outcome] += 1
+                        if item.source is not None:
+                            item.source.record_settled(item, verdict)
+                elif item.pending.settle(item.first_row, offsets[row:end], verdict_of[row:end], known):
+                    for number, rows in enumerate(np.bincount(verdict_of[row:end]).tolist()):
+                        counts[known[number].outcome] += rows
+                    if item.source is not None:
+                        item.source.batch_settled(item, verdict_of[row:end], known)
+                row = end
+            self._counts = replace(
+                self._counts,
+                acknowledged_ok=self._counts.acknowledged_ok + counts["ok"],
+                acknowledged_failed=self._counts.acknowledged_failed + counts["failed"],
+                acknowledged_unknown=self._counts.acknowledged_unknown + counts["unknown"],
+            )
+            items[0].pending.settled.notify_all()
+        return counts.total()
+
+
+def _if_tried_before(verdict: Verdict) -> Verdict:
+    """What a failure means to whoever may have sent the record before: that attempt may be in the log."""
+    if verdict.outcome != "failed" or verdict.refusal in _PROVES_ABSENCE:
+        return verdict
+    return Verdict("unknown", f"{verdict.error}; an earlier attempt with that sequence number may be in the log", verdict.refusal)
+
+
+def _verdict(outcome: Outcome, what: str, error: Exception) -> Verdict:
+    why = str(error) if isinstance(error, ArchiverError) else f"{type(error).__name__}: {error}"
+    _log.warning("%s: %s", what, why)
+    return Verdict(outcome, f"{what}: {why}")

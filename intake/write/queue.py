@@ -1,0 +1,299 @@
+"""The writer's queue: bounded in bytes, cut into flushes by age and size.
+
+Owns when a flush is due and how much may wait. Promises that items leave in the order in which they came, and that the bytes held (waiting
+or being written) stay below the bound, but for a single item that is larger by itself. Knows nothing of files and logs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import Halt, RetryLater
+from intake.log.fold import TopicState
+from intake.producers import Stamp
+from intake.records import Record
+from intake.write.acknowledgements import PendingBatch, PendingRecord, Verdict
+
+ROW_COST_BYTES = 64
+"""What a row takes of the queue's room besides its weight, so that empty records are bounded too."""
+
+
+class ItemSource(Protocol):
+    """An idempotent producer, as what writes its items sees it. Every method is called under the queue's lock."""
+
+    def held_back(self, item: Item) -> str | None:
+        """Why the item must not be written now; None if it may be."""
+
+    def record_settled(self, item: RecordItem, verdict: Verdict) -> None:
+        """What became of one of its records."""
+
+    def batch_settled(self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
+        """What became of one of its pieces, per row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordItem:
+    """One record on its way."""
+
+    topic: TopicState
+    record: Record
+    raw_bytes: int
+    cost: int
+    """What it takes of the queue's room: its weight and `ROW_COST_BYTES`."""
+    accept_us: int
+    pending: PendingRecord
+    stamp: Stamp | None = None
+    """Whose record it is and which; None: of no idempotent producer."""
+    stated: bool = False
+    """The caller stated its sequence number, so an earlier attempt may be in the log already."""
+    source: ItemSource | None = None
+    """Who is to be told; besides `pending`."""
+    generation: int = 0
+    """The source's, when it gave the number."""
+
+    @property
+    def rows(self) -> int:
+        """Always 1."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItem:
+    """A piece of a batch on its way."""
+
+    topic: TopicState
+    columns: pa.RecordBatch
+    """As `RECORD_SCHEMA`."""
+    row_bytes: npt.NDArray[np.int64]
+    partitions: npt.NDArray[np.int32]
+    raw_bytes: int
+    cost: int
+    """What it takes of the queue's room: the weight of its rows and `ROW_COST_BYTES` for each."""
+    accept_us: int
+    first_row: int
+    """Where in the batch of the call the piece begins."""
+    pending: PendingBatch
+    stamp: Stamp | None = None
+    """Whose rows they are; the sequence is that of the first row."""
+    sequences: npt.NDArray[np.int32] | None = None
+    """Per row, with a stamp only: they count per partition. None: the rows follow the first (all are of one partition)."""
+    stated: bool = False
+    """The caller stated the sequence numbers, so an earlier attempt may be in the log already."""
+    source: ItemSource | None = None
+    """Who is to be told; besides `pending`."""
+    generation: int = 0
+    """The source's, when it gave the number."""
+    offsets: npt.NDArray[np.int64] | None = None
+    """Per row, in a mirrored topic only: ascending within each partition."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of the piece."""
+        return len(self.partitions)
+
+
+Item = RecordItem | BatchItem
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """What a queue has seen so far."""
+
+    held_bytes: int
+    """Waiting or being written, counted as `queue_bytes_max` counts."""
+    records: int
+    """Admitted."""
+    raw_bytes: int
+    """Of the records admitted."""
+    waits: int
+    """How often a sender found no room."""
+    waited_s: float
+    """How long senders waited for room, together."""
+
+
+class FlushQueue:
+    """Many threads put, one takes. Every method takes the lock by itself; `changed` is its condition."""
+
+    def __init__(self, clock: Clock, delay_max_s: float, delay_max_bytes: int, queue_bytes_max: int) -> None:
+        self.changed = threading.Condition()
+        self._clock = clock
+        self._delay_max_s = delay_max_s
+        self._delay_max_bytes = delay_max_bytes
+        self._queue_bytes_max = queue_bytes_max
+        self._items: deque[tuple[float, Item]] = deque()
+        self._waiting_bytes = 0
+        self._held_cost = 0
+        self._put = 0
+        self._done = 0
+        self._flush_below = 0
+        self._blocked = 0
+        self._closed = False
+        self._records = 0
+        self._raw_bytes = 0
+        self._waits = 0
+        self._waited_s = 0.0
+
+    def counts(self) -> QueueCounts:
+        """What it has seen so far."""
+        with self.changed:
+            return QueueCounts(self._held_cost, self._records, self._raw_bytes, self._waits, self._waited_s)
+
+    def put(self, raw_bytes: int, cost: int, timeout_s: float, make: Callable[[], Item]) -> None:
+        """Admit one item of that size and cost, made under the lock once there is room for it.
+
+        Raises `RetryLater` if there is no room within `timeout_s`, `Halt` after `close`, and what `make` raises: then nothing was admitted.
+        """
+        with self.changed:
+            self._await_room(cost, timeout_s)
+            if self._closed:
+                raise Halt("the writer is closed; open another one")
+            item = make()
+            self._items.append((self._clock.monotonic_s(), item))
+            self._waiting_bytes += raw_bytes
+            self._held_cost += cost
+            self._put += 1
+            self._records += item.rows
+            self._raw_bytes += raw_bytes
+            if len(self._items) == 1 or self._waiting_bytes >= self._delay_max_bytes:
+                self.changed.notify_all()
+
+    def try_put_all(self, raw_bytes: int, cost: int, make: Callable[[], Sequence[Item]]) -> bool:
+        """Admit items of that size and cost together, at once; False if there is no room for all of them, and then for none.
+
+        What waits is written at once if they found no room. Raises `Halt` after `close`, and what `make` raises.
+        """
+        with self.changed:
+            if self._closed:
+                raise Halt("the writer is closed; open another one")
+            if not self._has_room(cost):
+                self._waits += 1
+                self._flush_below = max(self._flush_below, self._put)
+                self.changed.notify_all()
+                return False
+            items = make()
+            now_s = self._clock.monotonic_s()
+            self._items.extend((now_s, item) for item in items)
+            self._waiting_bytes += raw_bytes
+            self._held_cost += cost
+            self._put += len(items)
+            self._records += sum(item.rows for item in items)
+            self._raw_bytes += raw_bytes
+            self.changed.notify_all()
+            return True
+
+    def _await_room(self, cost: int, timeout_s: float) -> None:
+        if self._has_room(cost):
+            return
+        self._blocked += 1
+        self._waits += 1
+        began_s = self._clock.monotonic_s()
+        self.changed.notify_all()  # a full queue is written at once
+        try:
+            roomy = self.changed.wait_for(lambda: self._has_room(cost), timeout_s)
+        finally:
+            self._blocked -= 1
+            self._waited_s += self._clock.monotonic_s() - began_s
+        if not roomy:
+            raise RetryLater(
+                f"the intake queue is full ({self._held_cost} of {self._queue_bytes_max} bytes) and nothing was written for "
+                f"{timeout_s:g} s; nothing was sent, try again"
+            )
+
+    def _has_room(self, cost: int) -> bool:
+        return self._closed or self._held_cost == 0 or self._held_cost + cost <= self._queue_bytes_max
+
+    def take(self) -> list[Item]:
+        """Wait until a flush is due and return its items; an empty list once the queue is closed and empty.
+
+        The flush holds at most `delay_max_bytes`, unless a single item is larger. `done` must follow.
+        """
+        with self.changed:
+            while not self._is_due():
+                if self._closed and not self._items:
+                    return []
+                if not self.changed.wait(self._due_in_s()):
+                    break  # the delay is over
+            taken: list[Item] = []
+            taken_bytes = 0
+            while self._items and (not taken or taken_bytes + self._items[0][1].raw_bytes <= self._delay_max_bytes):
+                item = self._items.popleft()[1]
+                taken.append(item)
+                taken_bytes += item.raw_bytes
+            self._waiting_bytes -= taken_bytes
+            return taken
+
+    def _is_due(self) -> bool:
+        if not self._items:
+            return False
+        urgent = self._closed or self._blocked > 0 or self._done < self._flush_below
+        return urgent or self._waiting_bytes >= self._delay_max_bytes or self._age_s() >= self._delay_max_s
+
+    def _age_s(self) -> float:
+        return self._clock.monotonic_s() - self._items[0][0]
+
+    def _due_in_s(self) -> float | None:
+        return max(0.0, self._delay_max_s - self._age_s()) if self._items else None
+
+    def done(self, taken: list[Item]) -> None:
+        """The items of a flush are acknowledged: give their room back."""
+        with self.changed:
+            self._done += len(taken)
+            self._held_cost -= sum(item.cost for item in taken)
+            self.changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Ask for what is waiting to be written now, and wait for it; False if that took longer."""
+        with self.changed:
+            below = self._put
+            self._flush_below = max(self._flush_below, below)
+            self.changed.notify_all()
+            return self.changed.wait_for(lambda: self._done >= below, timeout_s)
+
+    def close(self) -> None:
+        """Admit nothing more; what waits is due at once."""
+        with self.changed:
+            self._closed = True
+            self.changed.notify_all()
+
+    def abandon(self) -> list[Item]:
+        """Take out what nobody has begun to write; it will never be."""
+        with self.changed:
+            abandoned = [item for _, item in self._items]
+            self._items.clear()
+            self._waiting_bytes = 0
+        self.done(abandoned)
+        return abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive rows of a batch that go into the queue together."""
+
+    start: int
+    end: int
+    raw_bytes: int
+    cost: int
+
+
+def cut_rows(raw_bytes: npt.NDArray[np.int64], weights: npt.NDArray[np.int64], delay_max_bytes: int, queue_bytes_max: int) -> list[Piece]:
+    """The pieces of a batch, each as large as a flush (by raw bytes) and the queue (by cost) allow, or a single row."""
+    sums = np.concatenate(([0], np.cumsum(raw_bytes)))
+    costs = np.concatenate(([0], np.cumsum(weights + ROW_COST_BYTES)))
+    cuts: list[Piece] = []
+    start = 0
+    while start < len(raw_bytes):
+        by_size = int(np.searchsorted(sums, sums[start] + delay_max_bytes, side="right")) - 1
+        by_room = int(np.searchsorted(costs, costs[start] + queue_bytes_max, side="right")) - 1
+        end = max(start + 1, min(by_size, by_room, len(raw_bytes)))
+        cuts.append(Piece(start, end, int(sums[end] - sums[start]), int(costs[end] - costs[start])))
+        start = end
+    return cuts

@@ -1,0 +1,279 @@
+"""Knows, at the edge of the intake, the newest schema of every topic whose records are looked at, and keeps it fresh.
+
+Owns the thread that fetches. Promises that what was known goes on to be used while a schema cannot be fetched; that a schema id which the
+newest fetch does not know is asked about again for every record that came after that fetch had begun, before the record is refused; that
+neither senders nor a flood of such ids make it fetch more often than every `ASKED_AGAIN_S`; and that whoever asks waits no longer than they
+say. Must never judge by a schema of another origin than the settings say now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Halt, InvalidInput, RetryLater
+from archiver.schema.payload_check import EdgeCheck
+from intake.arrow_arrays import ArrowArray
+from intake.write.validation import Finding, Judge, Judged, Side, SideRules
+
+FIRST_WAIT_S = 5.0
+"""How long a writer that opens waits for the first fetch, at most."""
+ASKED_AGAIN_S = 1.0
+"""Shortest time between two fetches that unknown schema ids ask for."""
+ANSWER_LASTS_S = 10.0
+"""How long an answer counts for payloads that came before it and come again for the first time."""
+RETURNING_MAX = 10_000
+"""Of those, so many are remembered per topic and side, the newest."""
+
+Rules = Mapping[str, Mapping[Side, SideRules]]
+"""By topic; what nothing is asked of may be left out."""
+
+_log = logging.getLogger(__name__)
+
+
+class FetchCheck(Protocol):
+    """Gets the newest schema of a side."""
+
+    def __call__(self, topic: str, side: Side, rules: SideRules, /) -> EdgeCheck:
+        """What judges payloads by it. Raises `ArchiverError` if it cannot be had."""
+
+
+@dataclass
+class _SideState:
+    """What is known of the keys or the values of a topic."""
+
+    rules: SideRules
+    check: EdgeCheck | None = None
+    trouble: str | None = None
+    """Why the newest fetch failed."""
+    wrong: bool = False
+    """Whether that is something which another try does not mend."""
+    tried_s: float | None = None
+    """When the newest fetch began that has ended."""
+    fetched_s: float | None = None
+    """When the fetch began that brought `check`."""
+    returning: dict[bytes, tuple[float, bool]] = field(default_factory=dict)
+    """Payloads with unknown schema ids (their digest) that were told to come again, when they came, and whether that was once too late for
+    an answer: a fetch that began later tells. An id by itself is not remembered: it may be registered after anybody has asked for it."""
+
+
+class EdgeSchemas(Judge):
+    """The `Judge` of a process. `begin` it before the first question, `close` it at the end."""
+
+    def __init__(self, fetch: FetchCheck, refresh_s: float, clock: Clock) -> None:
+        """`refresh_s`: time between two fetches of a schema."""
+        self._fetch = fetch
+        self._refresh_s = refresh_s
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._sides: dict[str, dict[Side, _SideState]] = {}
+        self._everything = False
+        self._sent_to: set[str] = set()
+        self._asked = False
+        self._closing = False
+        self._begun = False
+        self._thread: threading.Thread | None = None
+
+    def adopt(self, rules: Rules) -> None:
+        """Go on with these rules; every schema is fetched anew, and one of another origin is not known any more."""
+        with self._changed:
+            before, self._sides = self._sides, {}
+            for topic, sides in rules.items():
+                looked = {side: rule for side, rule in sides.items() if rule.looks}
+                if looked:
+                    self._sides[topic] = {side: _state(rule, before.get(topic, {}).get(side)) for side, rule in looked.items()}
+            self._asked = True
+            self._changed.notify_all()
+            self._start()
+
+    def begin(self, everything: bool = True) -> None:
+        """Begin to fetch, if there is anything to fetch; waits for the first answers, but not long. Without `everything`, the schemas of a
+        topic are fetched from its first record on, and nothing is said of those of other topics.
+        """
+        with self._changed:
+            self._begun = True
+            self._everything |= everything
+            self._start()
+            if self._thread is not None:
+                self._changed.wait_for(lambda: not self._untried(), FIRST_WAIT_S)
+
+    def _start(self) -> None:
+        if self._begun and self._thread is None and self._work() and not self._closing:
+            self._thread = threading.Thread(target=self._run, name="edge-schemas", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """End; a fetch under way ends by its own bounds and counts for nothing."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(FIRST_WAIT_S)
+
+    def looks_at(self, topic: str) -> bool:
+        """See `Judge`."""
+        return topic in self._sides
+
+    def elsewhere(self, topic: str) -> Sequence[str]:
+        """See `Judge`."""
+        return sorted({state.rules.dlq for state in self._sides.get(topic, {}).values() if state.rules.dlq is not None})
+
+    def judge(self, topic: str, keys: ArrowArray, values: ArrowArray, wait_s: float) -> Judged | None:
+        """See `Judge`. What is wrong with the key is told before what is wrong with the value; a refusal before another topic."""
+        sides = self._sides.get(topic)
+        if sides is None:
+            return None
+        given: dict[Side, ArrowArray] = {"key": keys, "value": values}
+        findings: dict[int, Finding] = {}
+        for side, state in sides.items():
+            if given[side].null_count == len(given[side]):
+                continue
+            given[side], found = self._side(topic, side, state, given[side], wait_s)
+            for row, finding in found.items():
+                known = findings.get(row)
+                if known is None or (finding.dlq is None and known.dlq is not None):
+                    findings[row] = finding
+        return Judged(given["key"], given["value"], findings)
+
+    def _side(
+        self, topic: str, side: Side, state: _SideState, payloads: ArrowArray, wait_s: float
+    ) -> tuple[ArrowArray, dict[int, Finding]]:
+        check = self._known(topic, side, state, wait_s)
+        rules = state.rules
+        checked = check.check(payloads)
+        if checked.unknown_ids and rules.validation != "none":
+            check = self._asked_again(topic, side, state, payloads, checked.unknown_ids, wait_s)
+            checked = check.check(payloads)
+        if rules.coerce:
+            payloads = check.coerced(payloads, checked)
+        if rules.validation == "none":
+            return payloads, {}
+        return payloads, {row: Finding(side, why, checked.cause(row), rules.dlq) for row, why in checked.errors.items()}
+
+    def _known(self, topic: str, side: Side, state: _SideState, wait_s: float) -> EdgeCheck:
+        if state.check is None:
+            with self._changed:
+                self._asked |= state.tried_s is not None
+                self._sent_to.add(topic)
+                self._start()
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: state.check is not None or state.tried_s is not None or self._closing, wait_s)
+        if state.check is None:
+            why = state.trouble or "it is being fetched"
+            if state.wrong:
+                raise Halt(f"the schema of the {side} of topic {topic} cannot be had: {why}; nothing was sent, correct that first")
+            raise RetryLater(f"the schema of the {side} of topic {topic} is not known: {why}; nothing was sent, try again")
+        return state.check
+
+    def _asked_again(
+        self, topic: str, side: Side, state: _SideState, payloads: ArrowArray, unknown_ids: Mapping[int, int], wait_s: float
+    ) -> EdgeCheck:
+        """The check of a fetch that began after the payloads came: what it does not know either was not there when they came."""
+        digest = _digest(payloads, unknown_ids)
+        with self._changed:
+            now_s = self._clock.monotonic_s()
+            came_s, was_late = state.returning.pop(digest, (now_s, False))
+            if state.fetched_s is not None and came_s <= state.fetched_s < now_s - ANSWER_LASTS_S and not was_late:
+                came_s, was_late = now_s, True  # perhaps others that are alike; who always comes so late is told the next time
+
+            def told() -> bool:
+                return state.fetched_s is not None and state.fetched_s >= came_s
+
+            def tried() -> bool:
+                return state.tried_s is not None and state.tried_s >= now_s
+
+            if not told():
+                self._asked = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: told() or tried() or self._closing, wait_s)
+            if state.check is not None and state.check.complete and told():
+                return state.check
+            state.returning[digest] = came_s, was_late
+            if len(state.returning) > RETURNING_MAX:
+                del state.returning[next(iter(state.returning))]
+            why = f": {state.trouble}" if state.trouble else ""
+            shown = ", ".join(str(number) for number in sorted(set(unknown_ids.values()))[:5])
+            raise RetryLater(
+                f"schema id {shown} is not known for the {side} of topic {topic}, and may be new{why}; nothing was sent, try again"
+            )
+
+    # the thread
+
+    def _work(self) -> list[tuple[str, Side, _SideState]]:
+        """What is fetched."""
+        sides = {topic: sides for topic, sides in self._sides.items() if self._everything or topic in self._sent_to}
+        return [(topic, side, state) for topic, of_topic in sides.items() for side, state in of_topic.items()]
+
+    def _untried(self) -> list[tuple[str, Side, _SideState]]:
+        """Of that, what has to be fetched for the first time."""
+        return [one for one in self._work() if one[2].tried_s is None]
+
+    def _run(self) -> None:
+        began_s = self._clock.monotonic_s()
+        while True:
+            with self._changed:
+                self._await_turn(began_s)
+                if self._closing:
+                    return
+                work = self._untried()
+                if not work:
+                    self._asked = False
+                    work, began_s = self._work(), self._clock.monotonic_s()
+            for topic, side, state in work:
+                if not self._closing:
+                    self._refresh(topic, side, state)
+
+    def _await_turn(self, began_s: float) -> None:
+        """Until the time is over, or until somebody asks and the last fetches are long enough ago; a first fetch waits for nothing."""
+
+        def ready() -> bool:
+            return self._closing or bool(self._untried())
+
+        self._changed.wait_for(lambda: self._asked or ready(), max(0.0, began_s + self._refresh_s - self._clock.monotonic_s()))
+        self._changed.wait_for(ready, max(0.0, began_s + ASKED_AGAIN_S - self._clock.monotonic_s()))
+
+    def _refresh(self, topic: str, side: Side, state: _SideState) -> None:
+        began_s = self._clock.monotonic_s()
+        check: EdgeCheck | None = None
+        trouble: str | None = None
+        wrong = False
+        try:
+            check = self._fetch(topic, side, state.rules)
+        except ArchiverError as error:
+            trouble, wrong = str(error), isinstance(error, InvalidInput)
+        except Exception as error:  # noqa: BLE001
+            # The head of the loop: the thread must go on, and whoever waits is told.
+            _log.exception("fetching the schema of the %s of topic %s ended in an error nobody expected", side, topic)
+            trouble = f"{type(error).__name__}: {error}"
+        with self._changed:
+            if trouble is not None and trouble != state.trouble:
+                after = "records wait" if state.check is None else "the last known one goes on"
+                _log.warning("the schema of the %s of topic %s cannot be fetched, %s: %s", side, topic, after, trouble)
+            if check is not None:
+                state.check, state.fetched_s = check, began_s
+            state.trouble, state.wrong = trouble, wrong
+            state.tried_s = began_s
+            self._changed.notify_all()
+
+
+def _state(rules: SideRules, before: _SideState | None) -> _SideState:
+    """What is known goes on to be known, if it comes from where the rules say."""
+    if before is None or before.rules.origin != rules.origin:
+        return _SideState(rules)
+    tried_s = None if before.check is None else before.tried_s
+    return _SideState(rules, before.check, before.trouble, before.wrong, tried_s, before.fetched_s)
+
+
+def _digest(payloads: ArrowArray, rows: Iterable[int]) -> bytes:
+    """By which these rows are known when they come again."""
+    digest = hashlib.sha256()
+    for row in sorted(rows):
+        payload = payloads[row].as_py()
+        digest.update(len(payload).to_bytes(8, "big") + payload)
+    return digest.digest()

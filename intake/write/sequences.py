@@ -1,0 +1,309 @@
+"""One idempotent producer on its way through a writer: which sequence number is next, what is in doubt, how its transaction stands.
+
+Pure; its caller holds the lock of the writer's queue, so numbers are given in the order in which records leave the queue. Promises that a
+number is never given to a record while another record with it may be, or may come to be, in the log:
+
+- After a certain failure the next number goes back to the lowest that failed. What was numbered before that and still stands in the queue
+  is of an older *generation*: it does not follow any more and fails at once, without being written. (If it were written, it could meet a
+  newer record with its number, and be taken for a repetition.) So no two records that are on their way have one number, and whoever goes
+  on after a crash can state the numbers of all that were.
+- After an unknown outcome nothing is guessed. Whoever sent the records sends them again and states their numbers; until all of them are
+  settled, nothing else of that producer is written to that partition.
+
+What nobody can check is whether a record whose number is stated is the one that had it: a record that *failed* must be sent again without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from archiver.runtime.errors import InvalidInput, ProducerFenced, TransactionFailed
+from archiver.runtime.ids import TopicId, TopicPartition
+from intake.producers import SEQUENCE_COUNT, Stamp, after
+from intake.write.acknowledgements import NO_OFFSET, Verdict
+from intake.write.queue import BatchItem, Item, RecordItem
+
+_NOT_BEFORE = "an earlier record of the producer for that partition failed, and this one must not come before it; send both again"
+
+Span = tuple[int, int]
+"""The first sequence number and how many."""
+NextSequence = Callable[[TopicPartition], "int | None"]
+"""What the log expects next of the producer in a partition; None if it is fenced or forgotten."""
+
+
+class ProducerSession:
+    """State of one producer id and epoch in this process."""
+
+    def __init__(self, producer_id: int, epoch: int, transactional_id: str, log_expects: NextSequence) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.transactional_id = transactional_id
+        self.phase: Literal["none", "open", "ending"] = "none"
+        """Of its transaction."""
+        self.written = False
+        """Something of the transaction may be in the log."""
+        self.trouble: Verdict | None = None
+        """Why the transaction cannot be committed."""
+        self.outstanding = 0
+        """Items that are not acknowledged."""
+        self.fenced: str | None = None
+        """How it was found out."""
+        self._log_expects = log_expects
+        self.generation = 0
+        """Of the numbers that are given now."""
+        self._stated_outstanding = 0
+        self._next: dict[TopicPartition, int] = {}
+        self._since: dict[TopicPartition, int] = {}
+        """The generation that began when the partition's numbers went back."""
+        self._queued: dict[int, Item] = {}
+        """By its identity: what waits to be written and was numbered here."""
+        self._behind: set[TopicPartition] = set()
+        """Where numbers went back, and what waits there must fail."""
+        self._failing = False
+        self._unknown: dict[TopicPartition, list[Span]] = {}
+        """Where records are of unknown outcome: their numbers."""
+
+    def reset(self) -> None:
+        """The transaction is over, and everything of it is settled: numbers go on where the log has them."""
+        self.phase = "none"
+        self.written = False
+        self.trouble = None
+        self._next.clear()
+        self._since.clear()
+        self._unknown.clear()
+
+    # as the writer sees it
+
+    def stamp(self, tp: TopicPartition, stated: int | None) -> Stamp:
+        """Number one record. Raises `ProducerFenced`, `TransactionFailed`, or `InvalidInput` outside of a transaction."""
+        self._check_open()
+        sequence = self._next_of(tp) if stated is None else stated
+        self._given(tp, after(sequence, 1))
+        self._count(1, stated is not None)
+        return Stamp(self.producer_id, self.epoch, sequence, bool(self.transactional_id))
+
+    def stamp_rows(
+        self, topic_id: TopicId, partitions: npt.NDArray[np.int32], stated: npt.NDArray[np.int32] | None
+    ) -> tuple[Stamp, npt.NDArray[np.int32]]:
+        """Number some rows, each in its partition. Raises as `stamp`."""
+        self._check_open()
+        order, found, starts, counts = _grouped(partitions)
+        if stated is None:
+            tps = [(topic_id, partition) for partition in found]
+            firsts = np.array([self._next_of(tp) for tp in tps], np.int64)
+            sequences = np.empty(len(partitions), np.int32)
+            places = np.arange(len(partitions), dtype=np.int64) - np.repeat(starts, counts)
+            sequences[order] = (np.repeat(firsts, counts) + places) % SEQUENCE_COUNT
+            for tp, first, count in zip(tps, firsts.tolist(), counts, strict=True):
+                self._given(tp, after(first, count))
+        else:
+            sequences = stated
+            for partition, start, count in zip(found, starts, counts, strict=True):
+                for span in _spans(sequences[order[start : start + count]]):
+                    self._given((topic_id, partition), after(*span))
+        self._count(1, stated is not None)
+        return Stamp(self.producer_id, self.epoch, int(sequences[0]), bool(self.transactional_id)), sequences
+
+    def in_log(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
+        """Which rows the log has passed with their numbers: it stores none of them anew. So it is with all rows of a fenced producer."""
+        passed = np.ones(len(partitions), bool)
+        for partition in np.unique(partitions).tolist():
+            expected = self._log_expects((topic_id, partition))
+            if expected is not None:
+                rows = partitions == partition
+                behind = (expected - sequences[rows].astype(np.int64)) % SEQUENCE_COUNT
+                passed[rows] = (behind > 0) & (behind <= SEQUENCE_COUNT // 2)
+        return passed
+
+    def given_up(self, topic_id: TopicId, partitions: npt.NDArray[np.int32], sequences: npt.NDArray[np.int32]) -> None:
+        """Rows with these numbers are certainly not in the log, and are not sent any more: nothing waits for them."""
+        for partition, sequence in zip(partitions.tolist(), sequences.tolist(), strict=True):
+            tp = (topic_id, partition)
+            left = _without(self._unknown.pop(tp, []), (sequence, 1))
+            if left:
+                self._unknown[tp] = left
+            elif not self.outstanding:
+                self._next.pop(tp, None)  # the log says where to go on
+
+    def queued(self, item: Item) -> None:
+        """The item that was numbered last is in the queue."""
+        if not item.stated:
+            self._queued[id(item)] = item
+
+    def left_out(self) -> None:
+        """Rows of a batch found no room: its transaction lacks them."""
+        self._in_trouble(Verdict("failed", "some rows of a batch found no room in the queue"))
+
+    def held_back(self, item: Item) -> str | None:
+        """Why the item must not be written now; it leaves the queue in any case."""
+        self._queued.pop(id(item), None)
+        if item.stated or (not self._unknown and item.generation == self.generation):
+            return None
+        for tp in _partitions(item):
+            where = f"of producer {self.producer_id} for partition {tp[1]} of topic {item.topic.name}"
+            if item.generation < self._since.get(tp, 0):
+                return _NOT_BEFORE
+            if tp in self._unknown:
+                return (
+                    f"earlier records {where} are of unknown outcome; send those again with their sequence numbers, then this one without"
+                )
+        return None
+
+    def record_settled(self, item: RecordItem, verdict: Verdict) -> None:
+        """What became of a record."""
+        self._count(-1, item.stated)
+        assert item.stamp is not None, "it came from here"
+        self._settled(item, item.pending.partition, (item.stamp.sequence, 1), verdict)
+        self._fail_what_follows()
+
+    def batch_settled(self, item: BatchItem, verdict_of: npt.NDArray[np.int32], verdicts: list[Verdict]) -> None:
+        """What became of a piece of a batch."""
+        self._count(-1, item.stated)
+        assert item.sequences is not None, "it came from here"
+        if not item.stated and all(verdict.outcome == "ok" for verdict in verdicts):
+            self.written = True
+            return
+        order, kinds, starts, counts = _grouped(item.partitions.astype(np.int64) * len(verdicts) + verdict_of)
+        for kind, start, count in zip(kinds, starts, counts, strict=True):
+            partition, number = divmod(kind, len(verdicts))
+            for span in _spans(item.sequences[order[start : start + count]]):
+                self._settled(item, partition, span, verdicts[number])
+        self._fail_what_follows()
+
+    def _fail_what_follows(self) -> None:
+        """Let what waits behind a failure fail as well; a batch fails as a whole, and so do others behind its other partitions."""
+        if self._failing:
+            return  # it is called by itself; the outer call goes on with what was found meanwhile
+        self._failing = True
+        while self._behind:
+            behind, self._behind = self._behind, set()
+            for item in [item for item in self._queued.values() if not behind.isdisjoint(_partitions(item))]:
+                del self._queued[id(item)]
+                verdict = Verdict("failed", _NOT_BEFORE)
+                if isinstance(item, RecordItem):
+                    item.pending.settle(NO_OFFSET, verdict)
+                    self.record_settled(item, verdict)
+                else:
+                    none = np.zeros(item.rows, np.int32)
+                    item.pending.settle(item.first_row, np.full(item.rows, NO_OFFSET, np.int64), none, [verdict])
+                    self.batch_settled(item, none, [verdict])
+        self._failing = False
+
+    def _count(self, more: int, stated: bool) -> None:
+        self.outstanding += more
+        self._stated_outstanding += more if stated else 0
+
+    def _check_open(self) -> None:
+        if self.fenced is not None:
+            raise ProducerFenced(self.fenced)
+        if not self.transactional_id:
+            return
+        if self.phase == "none":
+            raise InvalidInput(f"producer {self.transactional_id!r} sends in transactions only; begin one first")
+        if self.phase == "ending":
+            raise InvalidInput(f"the transaction of {self.transactional_id!r} is being ended; begin another one after that")
+        if self.trouble is not None:
+            raise TransactionFailed(self.why())
+
+    def why(self) -> str:
+        """Why the transaction cannot be committed, and what to do."""
+        error = "" if self.trouble is None else self.trouble.error
+        return f"the transaction of {self.transactional_id!r} cannot be committed, abort it: {error}"
+
+    # numbers
+
+    def _next_of(self, tp: TopicPartition) -> int:
+        known = self._next.get(tp)
+        return (self._log_expects(tp) or 0) if known is None else known
+
+    def _given(self, tp: TopicPartition, end: int) -> None:
+        """A number up to before `end` is taken; what was sent again does not take the counter back."""
+        before = self._next_of(tp)
+        self._next[tp] = end if _is_ahead(end, before) else before
+
+    def _settled(self, item: Item, partition: int, span: Span, verdict: Verdict) -> None:
+        """What became of records with those numbers."""
+        tp = (item.topic.topic_id, partition)
+        self.written = self.written or verdict.outcome != "failed"
+        if verdict.refusal == "fenced":
+            self.fenced = verdict.error
+        if verdict.outcome != "ok":
+            self._in_trouble(verdict)
+        # What is forgotten is in the log; sending it again can tell nothing more.
+        if verdict.outcome == "unknown" and verdict.refusal != "forgotten":
+            self._unknown[tp] = _with(_without(self._unknown.get(tp, []), span), span)
+        elif item.stated and tp in self._unknown:
+            self._unknown[tp] = _without(self._unknown[tp], span)
+            if not self._unknown[tp]:
+                del self._unknown[tp]
+        if verdict.outcome == "failed" and not item.stated and item.generation >= self._since.get(tp, 0):
+            self._go_back(tp, span[0], verdict)
+
+    def _go_back(self, tp: TopicPartition, free: int, verdict: Verdict) -> None:
+        """The records from number `free` on are certainly not in the log, and those behind them in the queue will not be either."""
+        if verdict.refusal == "out_of_order" and tp not in self._unknown and not self._stated_outstanding:
+            # Numbers before it were given away for nothing: stated ones that came to nothing. The log says where to go on.
+            free = self._log_expects(tp) or 0
+        self._next[tp] = free
+        self.generation += 1
+        self._since[tp] = self.generation
+        self._behind.add(tp)
+
+    def _in_trouble(self, verdict: Verdict) -> None:
+        if self.transactional_id and self.trouble is None:
+            self.trouble = verdict
+
+
+def _is_ahead(sequence: int, other: int) -> bool:
+    """Does it come after the other, on the circle of numbers?"""
+    return 0 < (sequence - other) % SEQUENCE_COUNT <= SEQUENCE_COUNT // 2
+
+
+def _partitions(item: Item) -> Sequence[TopicPartition]:
+    """Where its records go."""
+    partitions = [item.pending.partition] if isinstance(item, RecordItem) else np.unique(item.partitions).tolist()
+    return [(item.topic.topic_id, partition) for partition in partitions]
+
+
+def _grouped(keys: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[int], list[int], list[int]]:
+    """An order in which equal keys stand together and keep theirs; each key, where it begins in that order, and how often it is there."""
+    order = np.argsort(keys, kind="stable")
+    found, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
+    return order, found.tolist(), starts.tolist(), counts.tolist()
+
+
+def _spans(sequences: npt.NDArray[np.int32]) -> list[Span]:
+    """Runs of numbers that follow each other, in the given order."""
+    numbers = sequences.astype(np.int64)
+    begins = np.concatenate(([0], np.flatnonzero(numbers[1:] != (numbers[:-1] + 1) % SEQUENCE_COUNT) + 1))
+    counts = np.diff(np.append(begins, len(numbers)))
+    return list(zip(numbers[begins].tolist(), counts.tolist(), strict=True))
+
+
+def _with(spans: list[Span], added: Span) -> list[Span]:
+    """The spans and another, which has none of their numbers."""
+    if spans and after(*spans[-1]) == added[0]:
+        spans[-1] = (spans[-1][0], spans[-1][1] + added[1])
+    else:
+        spans.append(added)
+    return spans
+
+
+def _without(spans: Sequence[Span], taken: Span) -> list[Span]:
+    """The spans without the numbers of another."""
+    left: list[Span] = []
+    for first, count in spans:
+        begin = (taken[0] - first + SEQUENCE_COUNT // 2) % SEQUENCE_COUNT - SEQUENCE_COUNT // 2  # relative to `first`, maybe before it
+        end = begin + taken[1]
+        if begin >= count or end <= 0:
+            left.append((first, count))
+            continue
+        if begin > 0:
+            left.append((first, begin))
+        if end < count:
+            left.append((after(first, end), count - end))
+    return left

@@ -1,0 +1,498 @@
+"""The intake writer: a queue that takes records from any number of threads, and one thread that publishes them.
+
+Promises: every record that was handed over is acknowledged, with what `intake.write.flush` says became of it. Records of one partition that
+one thread sends get offsets in the order of sending. Because one thread writes, a flush of unknown outcome is settled (by the sequencer)
+before a later one is appended. Memory is bounded by `queue_bytes_max`: a sender that finds no room waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.objects.store import ObjectStore
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, InvalidInput, NotFound, RecordRefused, RetryLater, no_topic
+from archiver.runtime.ids import IdSource
+from intake.log.fold import TopicState
+from intake.log.sequencer import Sequencer
+from intake.record_json import Input
+from intake.records import NormalBatch, Record, normalise_batch, raw_bytes_of, validate, weight_of
+from intake.write.accept_clock import AcceptClock
+from intake.write.acknowledgements import NO_OFFSET, PendingBatch, PendingRecord, Verdict
+from intake.write.batch_sending import NO_SEQUENCE, BatchSending, Stamper, stated_sequences
+from intake.write.flush import FlushPublisher
+from intake.write.placement import Placement
+from intake.write.queue import ROW_COST_BYTES, BatchItem, FlushQueue, Item, Piece, RecordItem, cut_rows
+from intake.write.topic_lookup import TopicLookup
+from intake.write.validated_batch import PendingParts
+from intake.write.validation import Admitted, Divided, Judge, Rows, SentAgain, admit, admit_all, divide, refuse_whole
+
+_log = logging.getLogger(__name__)
+
+
+class WriterSettings(Protocol):
+    """What the writer needs of the `intake` settings; durations in seconds, sizes in bytes."""
+
+    @property
+    def delay_max(self) -> float:
+        """How long a record may wait for company."""
+
+    @property
+    def delay_max_bytes(self) -> int:
+        """Raw bytes at which a flush begins early."""
+
+    @property
+    def queue_bytes_max(self) -> int:
+        """What may wait or be on its way, counted as weights and `ROW_COST_BYTES` per record; a sender that would exceed it waits."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """Weight of the largest record: its raw bytes and `HEADER_COST_BYTES` per header."""
+
+    @property
+    def clock_skew_max(self) -> float:
+        """How far the clock may be ahead of its reference."""
+
+    @property
+    def clock_settle(self) -> float:
+        """How long the clock must run evenly before the reference is taken anew."""
+
+    @property
+    def close_timeout(self) -> float:
+        """How long closing, flushing, and a sender before a full queue wait."""
+
+    @property
+    def transaction_timeout_max(self) -> float:
+        """The longest time-out that a transactional producer may ask for."""
+
+    @property
+    def row_group_bytes(self) -> int:
+        """Raw bytes at which a row group closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterMetrics:
+    """What a writer has done since it was opened, and what it holds now. `archiver.runtime.logging.METRICS` says what each number means."""
+
+    queue_bytes: int
+    queue_bytes_max: int
+    records_accepted: int
+    bytes_accepted: int
+    records_ok: int
+    records_failed: int
+    records_unknown: int
+    flushes: int
+    producer_waits: int
+    producer_wait_seconds: float
+    upload_seconds: float
+    append_seconds: float
+    clock_refusals: int
+
+
+class IntakeWriter:
+    """Sends records of any topics and partitions. Thread-safe; close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        sequencer: Sequencer,
+        settings: WriterSettings,
+        clock: Clock,
+        ids: IdSource,
+        judge: Judge | None = None,
+    ) -> None:
+        """`judge` decides about records that do not decode; without one, nothing is looked at."""
+        self._sequencer = sequencer
+        self._judge = judge
+        self._topic_lookup = TopicLookup(sequencer, clock)
+        self._settings = settings
+        sequencer.refresh()
+        self._accept_clock = AcceptClock(clock, settings.clock_skew_max, settings.clock_settle)
+        self._queue = FlushQueue(clock, settings.delay_max, settings.delay_max_bytes, settings.queue_bytes_max)
+        self._placement = Placement(ids)
+        self._publisher = FlushPublisher(objects, sequencer, settings, clock, ids, self._accept_clock)
+        self._in_work: Sequence[Item] = ()
+        self._thread = threading.Thread(target=self._run, name="intake-writer", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def send(
+        self, topic: str, record: Record, partition: int | None = None, *, stamper: Stamper | None = None, sequence: int | None = None
+    ) -> PendingRecord:
+        """Hand over one record; returns at once if there is room.
+
+        `stamper` is the idempotent producer that sends it, `sequence` its number if it is sent again. Raises `NotFound` (topic or
+        partition), `RecordRefused`, or `RetryLater` (no room within `close_timeout`, a clock that runs ahead, or a schema that is not
+        known): then nothing was sent. A record that goes into another topic because it does not decode is of no idempotent producer,
+        unless it is in a transaction.
+        """
+        state = self._topic(topic)
+        raw_bytes = validate(record, self._settings.record_bytes_max)
+        place = self._placement.of_record(state, record, raw_bytes, partition)
+        if self._judge is not None and self._judge.looks_at(topic):
+            admitted = self._admitted(self._judge, state, record, place, stamper, sequence)
+            if admitted.topic != topic:
+                state, sequence = self._topic(admitted.topic), None  # the number is one of the topic it was sent to
+                stamper = stamper if stamper is not None and stamper.transactional_id else None
+            record, place = admitted.record, admitted.partition
+            raw_bytes = raw_bytes_of(record)
+        cost = weight_of(record, raw_bytes) + ROW_COST_BYTES
+        pending = PendingRecord(state.name, place, self._queue.changed)
+
+        def make() -> RecordItem:
+            accept_us = self._accept_us()
+            if stamper is None:
+                return RecordItem(state, record, raw_bytes, cost, accept_us, pending)
+            stamp = stamper.stamp((state.topic_id, pending.partition), sequence)
+            pending.sequence = stamp.sequence
+            item = RecordItem(state, record, raw_bytes, cost, accept_us, pending, stamp, sequence is not None, stamper, stamper.generation)
+            stamper.queued(item)
+            return item
+
+        self._queue.put(raw_bytes, cost, self._settings.close_timeout, make)
+        return pending
+
+    def try_send(self, inputs: Sequence[Input], told: Callable[[], None]) -> list[PendingRecord] | None:
+        """Hand over several records, all of them or none, without waiting; None if there is no room for all of them now.
+
+        `told` is called once per record when its outcome is there, under the writer's lock. A record that does not decode, and is refused
+        for that, fails by itself; the others go in. Raises `NotFound` or `RecordRefused` that names the place in the input, `InvalidInput`
+        if they could never find room, `RetryLater` (a clock that runs ahead, a schema that is not known), `Halt` (closed); in each case
+        nothing was sent.
+        """
+        admitted: list[Admitted] = []
+        for item in inputs:
+            state = self._topic(item.topic)
+            try:
+                raw_bytes = validate(item.record, self._settings.record_bytes_max)
+                partition = self._placement.of_record(state, item.record, raw_bytes, item.partition)
+            except InvalidInput as error:
+                raise type(error)(f"{item.where}: {error}") from error
+            admitted.append(Admitted(item.topic, partition, item.record))
+        if self._judge is not None:
+            admitted = admit_all(self._judge, admitted, 0.0, self._partitions_elsewhere)
+        sized: list[tuple[TopicState, Record, int, int, PendingRecord]] = []
+        answers: list[PendingRecord] = []
+        refused: list[tuple[PendingRecord, Verdict]] = []
+        for item, one in zip(inputs, admitted, strict=True):
+            pending = PendingRecord(one.topic, one.partition, self._queue.changed, told)
+            answers.append(pending)
+            if one.refused is not None:
+                refused.append((pending, Verdict("failed", f"{item.where}: {one.refused}", refused=True)))
+                continue
+            raw_bytes = raw_bytes_of(one.record)
+            cost = weight_of(one.record, raw_bytes) + ROW_COST_BYTES
+            sized.append((self._topic(one.topic), one.record, raw_bytes, cost, pending))
+        cost = sum(one[3] for one in sized)
+        if cost > self._settings.queue_bytes_max:
+            raise InvalidInput(
+                f"{len(sized)} records at once take {cost} bytes of the queue's room, more than "
+                f"intake.queue_bytes_max = {self._settings.queue_bytes_max}; send fewer at a time"
+            )
+
+        def make() -> list[RecordItem]:
+            accept_us = self._accept_us()
+            return [RecordItem(state, record, raw, cost, accept_us, pending) for state, record, raw, cost, pending in sized]
+
+        if sized and not self._queue.try_put_all(sum(one[2] for one in sized), cost, make):
+            return None
+        with self._queue.changed:
+            for pending, verdict in refused:
+                pending.settle(NO_OFFSET, verdict)
+        return answers
+
+    def send_batch(
+        self,
+        topic: str,
+        batch: pa.Table | pa.RecordBatch,
+        partition: int | None = None,
+        *,
+        stamper: Stamper | None = None,
+        sequence: int | Sequence[int] | npt.NDArray[np.int32] | None = None,
+    ) -> PendingBatch:
+        """Hand over many records at once; see `RECORD_SCHEMA` for the columns.
+
+        `partition` holds for every row; else the batch's own column `partition`, else the key decides. Rows of one partition become one
+        producer's batch. `sequence` is that of the first row, if all rows are of one partition and none is found that does not decode
+        (else `InvalidInput`, for such rows have no number), or one per row: -1 for a row that had none, which is left out.
+        Raises as `send`; then nothing was sent. If the room ends halfway, the rows that found none are acknowledged as failed. A row that
+        does not decode, and is refused for that, fails by itself and the others go in; in a transaction the whole batch is refused.
+        """
+        state = self._topic(topic)
+        batches = batch.to_batches() if isinstance(batch, pa.Table) else [batch]
+        normal = [normalise_batch(piece, self._settings.record_bytes_max) for piece in batches]
+        placed = [self._placement.of_rows(state, piece, partition) for piece in normal]
+        partitions = np.concatenate(placed) if placed else np.zeros(0, np.int32)
+        stated = None if sequence is None else stated_sequences(sequence, partitions)
+        everything = Rows(np.arange(len(partitions)), normal, placed)
+        divided = self._divided(state, everything, stamper, stated, counted=isinstance(sequence, int))
+        if divided is not None:
+            return self._send_divided(state, partitions, divided, stamper, stated)
+        return self._send_rows(state, partitions, everything, stamper, stated)
+
+    def _divided(
+        self, state: TopicState, rows: Rows, stamper: Stamper | None, stated: npt.NDArray[np.int32] | None, *, counted: bool
+    ) -> Divided | None:
+        """The rows of a call by what was found, None if all go in as they are; raises as `send_batch`.
+
+        `counted`: only the number of the first row was stated.
+        """
+        judge = self._judge if self._judge is not None and self._judge.looks_at(state.name) else None
+        parts = state.name, rows.batches, rows.placed, self._settings.close_timeout, self._partitions_elsewhere
+        if stated is None or stamper is None:
+            return None if judge is None else divide(judge, *parts)
+        partitions, unnumbered = rows.partitions, stated == NO_SEQUENCE
+        if stamper.transactional_id and unnumbered.any():
+            raise InvalidInput(
+                f"row {int(unnumbered.argmax())} has no sequence number, and no row of a transaction may be left out; nothing was sent. "
+                "Send the rows that have numbers, or abort and send all of them in another transaction"
+            )
+        in_log = np.zeros(len(partitions), bool)
+        if judge is not None and not counted:
+            in_log = self._in_log(state, partitions, stated, unnumbered, stamper)
+        divided = divide(None if in_log.all() else judge, *parts, SentAgain(in_log, unnumbered))
+        if divided is None:
+            return None
+        found = divided.found[~unnumbered[divided.found]]
+        if counted and len(found):
+            raise InvalidInput(
+                f"row {found.min()} does not decode, so it may have had no sequence number, and the rows behind it others than they would "
+                "get now; nothing was sent. State one per row, as PendingBatch.sequences has them"
+            )
+        with self._queue.changed:
+            stamper.given_up(state.topic_id, partitions[found], stated[found])
+        return divided
+
+    def _in_log(
+        self,
+        state: TopicState,
+        partitions: npt.NDArray[np.int32],
+        stated: npt.NDArray[np.int32],
+        unnumbered: npt.NDArray[np.bool_],
+        stamper: Stamper,
+    ) -> npt.NDArray[np.bool_]:
+        """Which rows the log has passed, once nothing is in doubt; `RetryLater` if that cannot be told."""
+        in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
+        if not (in_log | unnumbered).all():
+            # An entry of unknown outcome may have brought the others in: what is there must not be called refused.
+            self._sequencer.settle()
+            in_log = stamper.in_log(state.topic_id, partitions, stated) & ~unnumbered
+        return in_log
+
+    def _send_rows(
+        self,
+        state: TopicState,
+        partitions: npt.NDArray[np.int32],
+        rows: Rows,
+        stamper: Stamper | None,
+        stated: npt.NDArray[np.int32] | None,
+    ) -> PendingBatch:
+        """Hand over rows as they are; raises as `send_batch`."""
+        pending = PendingBatch(state.name, partitions, self._queue.changed)
+        if stamper is not None:
+            pending.sequences = np.full(len(partitions), NO_SEQUENCE, np.int32)
+        sending = BatchSending(state, pending, stamper, stated)
+        first_row = 0
+        for piece, places in zip(rows.batches, rows.placed, strict=True):
+            if not self._send_pieces(sending, piece, places, first_row):
+                break
+            first_row += len(places)
+        with self._queue.changed:
+            pending.admitted()
+            self._queue.changed.notify_all()
+        return pending
+
+    def _send_divided(
+        self,
+        state: TopicState,
+        partitions: npt.NDArray[np.int32],
+        divided: Divided,
+        stamper: Stamper | None,
+        stated: npt.NDArray[np.int32] | None,
+    ) -> PendingBatch:
+        """Hand over rows that go different ways; raises as `send_batch`."""
+        in_transaction = stamper is not None and bool(stamper.transactional_id)
+        if in_transaction:
+            refuse_whole(state.name, divided.refused)
+        whole = PendingParts(state.name, partitions, self._queue.changed, numbered=stamper is not None)
+        whole.refuse(divided.refused)
+        if len(divided.left_out):
+            elsewhere = self._judge is not None and bool(self._judge.elsewhere(state.name))
+            whole.leave_out(divided.left_out, perhaps_elsewhere=elsewhere)
+        here = divided.here
+        if len(here.rows):
+            numbers = None if stated is None else stated[here.rows]
+            whole.add(here.rows, self._send_rows(state, here.partitions, here, stamper, numbers))
+        for topic, rows in divided.elsewhere.items():
+            try:
+                part = self._send_rows(self._topic(topic), rows.partitions, rows, stamper if in_transaction else None, None)
+            except ArchiverError as error:
+                if not whole.parts:
+                    raise
+                whole.fail(rows.rows, str(error))
+                if in_transaction and stamper is not None:
+                    with self._queue.changed:
+                        stamper.left_out()
+            else:
+                whole.add(rows.rows, part)
+        return whole
+
+    def check_topic(self, name: str) -> None:
+        """Raises `NotFound` if records of that topic would not be taken, `RetryLater` if that cannot be told now.
+
+        May read the log, but not for every call, and never waits for another thread that does.
+        """
+        if name not in self._sequencer.fold.topics_by_name:
+            self._topic_lookup.refresh()
+        self._known_topic(name)
+
+    def flush(self) -> None:
+        """Write what was sent up to now and wait for its outcome; `RetryLater` if that takes longer than `close_timeout`."""
+        if not self._queue.flush(self._settings.close_timeout):
+            raise RetryLater(f"the writer has not finished within intake.close_timeout = {self._settings.close_timeout:g} s; flush again")
+
+    def metrics(self) -> WriterMetrics:
+        """The numbers to watch, as of now."""
+        queue, published = self._queue.counts(), self._publisher.counts
+        return WriterMetrics(
+            queue_bytes=queue.held_bytes,
+            queue_bytes_max=self._settings.queue_bytes_max,
+            records_accepted=queue.records,
+            bytes_accepted=queue.raw_bytes,
+            records_ok=published.acknowledged_ok,
+            records_failed=published.acknowledged_failed,
+            records_unknown=published.acknowledged_unknown,
+            flushes=published.flushes,
+            producer_waits=queue.waits,
+            producer_wait_seconds=queue.waited_s,
+            upload_seconds=published.upload_s,
+            append_seconds=published.append_s,
+            clock_refusals=self._accept_clock.refusals,
+        )
+
+    def close(self) -> None:
+        """Write what was sent, then stop; closing twice is no error.
+
+        What nobody has begun to write after `close_timeout` is acknowledged as failed, what is being written as unknown; then
+        `RetryLater` is raised.
+        """
+        self._queue.close()
+        self._thread.join(self._settings.close_timeout)
+        if not self._thread.is_alive():
+            return
+        late = f"the writer was closed and did not finish within {self._settings.close_timeout:g} s"
+        abandoned = self._queue.abandon()
+        self._publisher.settle_all(abandoned, Verdict("failed", late))
+        with self._queue.changed:
+            in_work = self._in_work
+        self._publisher.settle_all(in_work, Verdict("unknown", late))
+        raise RetryLater(f"{late}; {len(abandoned)} sent items failed, {len(in_work)} are unknown")
+
+    @property
+    def sequencer(self) -> Sequencer:
+        """The way into the log that this writer uses."""
+        return self._sequencer
+
+    @property
+    def settings(self) -> WriterSettings:
+        """What it was made with."""
+        return self._settings
+
+    @property
+    def lock(self) -> threading.Condition:
+        """Under which producers are asked and told."""
+        return self._queue.changed
+
+    def _topic(self, name: str) -> TopicState:
+        if name not in self._sequencer.fold.topics_by_name:
+            self._sequencer.refresh()
+        return self._known_topic(name)
+
+    def _known_topic(self, name: str) -> TopicState:
+        state = self._sequencer.fold.topics_by_name.get(name)
+        if state is None and self._sequencer.fold.deleted_named(name) is not None:
+            raise NotFound(f"topic {name} was deleted; `archiver topics create {name}` makes a new one of that name")
+        if state is None:
+            raise no_topic(name, self._sequencer.fold.topics_by_name)
+        if state.mirrored:
+            raise InvalidInput(f"topic {name} is mirrored: only its Kafka source writes to it")
+        return state
+
+    def _admitted(
+        self, judge: Judge, state: TopicState, record: Record, partition: int, stamper: Stamper | None, sequence: int | None
+    ) -> Admitted:
+        """One record as judged; raises `RecordRefused`, or `RetryLater` if it cannot be told."""
+        again = None if sequence is None or stamper is None else (np.array([partition], np.int32), np.array([sequence], np.int32))
+        if again is not None and stamper is not None and self._in_log(state, *again, np.zeros(1, bool), stamper).all():
+            return Admitted(state.name, partition, record)
+        wait_s = self._settings.close_timeout
+        (admitted,) = admit(judge, state.name, [record], [partition], wait_s, self._partitions_elsewhere)
+        if again is not None and stamper is not None and (admitted.refused is not None or admitted.topic != state.name):
+            with self._queue.changed:
+                stamper.given_up(state.topic_id, *again)
+        if admitted.refused is not None:
+            raise RecordRefused(admitted.refused)
+        return admitted
+
+    def _partitions_elsewhere(self, topic: str) -> int:
+        """Of a topic for records that do not decode; `RetryLater` if it is not there, for they must not be lost."""
+        try:
+            return self._topic(topic).partitions
+        except NotFound as error:
+            raise RetryLater(f"there is a record that does not decode, and no place for it: {error}; nothing was sent") from error
+
+    def _accept_us(self) -> int:
+        return self._accept_clock.accept_us(self._sequencer.fold.newest_us)
+
+    def _send_pieces(self, sending: BatchSending, batch: NormalBatch, partitions: npt.NDArray[np.int32], first_row: int) -> bool:
+        """Queue one Arrow batch in pieces of a flush; False if it did not all go in (the rest is settled as failed)."""
+        settings = self._settings
+        for piece in cut_rows(batch.raw_bytes, batch.weights, settings.delay_max_bytes, settings.queue_bytes_max):
+
+            def make(piece: Piece = piece) -> BatchItem:
+                return sending.item(batch, partitions, piece, first_row, self._accept_us())
+
+            row = first_row + piece.start
+            try:
+                self._queue.put(piece.raw_bytes, piece.cost, settings.close_timeout, make)
+            except ArchiverError as error:
+                if row == 0:
+                    raise
+                self._fail_rest(sending, row, error)
+                return False
+        return True
+
+    def _fail_rest(self, sending: BatchSending, row: int, error: ArchiverError) -> None:
+        with self._queue.changed:
+            pending = sending.pending
+            rows = len(pending.partitions) - row
+            pending.expect(row)
+            pending.settle(row, np.full(rows, NO_OFFSET, np.int64), np.zeros(rows, np.int32), [Verdict("failed", str(error))])
+            if sending.stamper is not None:
+                sending.stamper.left_out()
+
+    def _run(self) -> None:
+        while items := self._queue.take():
+            with self._queue.changed:
+                self._in_work = items
+            try:
+                self._publisher.publish(items)
+            except Exception as error:  # noqa: BLE001
+                # The head of the loop: whatever it was, its records are settled (as unknown, which is always true) and the writer goes on.
+                _log.exception("a flush of %d items ended in an error nobody expected", len(items))
+                self._publisher.settle_all(items, Verdict("unknown", f"{type(error).__name__}: {error}"))
+            self._in_work = ()
+            self._queue.done(items)

@@ -1,0 +1,473 @@
+"""The audit's verdict on one topic: pure, from views to findings per partition.
+
+*valid*: every offset from the start to the watermark is in the table exactly once, or in a gap, or was removed by a snapshot that says so;
+and every later one is in an intake file that is there. Which offsets are gaps is said by the intake log as far as it is stable, and else by
+the footers of archives and the ledger. *invalid*: some offset is not, and the verdict names it. *unknown*: it cannot be
+told from what could be seen. Promises never to say valid of something it has not seen, and never invalid without an offset, a file or a
+contradiction to point to.
+
+Proof `bounds` rests on the writer's invariants: a file of ours holds each offset of the range in its name once, so its name, its bounds and
+its number of rows prove its content. Any other file proves by rows. Where every row was looked at (`reconcile.audit.deep`), all do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from reconcile.snapshot.offset_coverage import Range, cover, intersect, merge, subtract, total
+from reconcile.snapshot.topic_views import FileView, PartitionView, TableState, TopicView
+
+Verdict = Literal["valid", "invalid", "unknown"]
+Proof = Literal["bounds", "rows"]
+
+
+@dataclass
+class PartitionFinding:
+    """What the audit says of one topic partition."""
+
+    view: PartitionView
+    rows: int = 0
+    """Rows of the partition in the table."""
+    gaps: tuple[Range, ...] = ()
+    missing: tuple[Range, ...] = ()
+    doubled: tuple[Range, ...] = ()
+    outside: tuple[Range, ...] = ()
+    """From the start on, where rows stand and none should."""
+    removed: tuple[Range, ...] = ()
+    altered: tuple[Range, ...] = ()
+    """Rows of other writers' files that are not the ones that were archived."""
+    pending: tuple[Range, ...] = ()
+    proof: Proof = "bounds"
+    wrong: list[str] = field(default_factory=list)
+    """Reasons for invalid."""
+    unclear: list[str] = field(default_factory=list)
+    """Reasons for unknown."""
+    notes: list[str] = field(default_factory=list)
+    """Worth knowing, not wrong."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst that was found: invalid beats unknown beats valid."""
+        return "invalid" if self.wrong else "unknown" if self.unclear else "valid"
+
+    @property
+    def why(self) -> str | None:
+        """Everything that led to the verdict, or is worth knowing beside it."""
+        return "; ".join([*self.wrong, *self.unclear, *self.notes]) or None
+
+
+def judge_topic(view: TopicView) -> list[PartitionFinding]:
+    """A finding per partition, in order; behind them one for each partition of the table's rows that the topic does not have."""
+    if view.unreadable is not None:
+        findings = [_untold(partition, view.unreadable) for partition in view.partitions]
+    elif view.table is None:
+        findings = [_without_table(view, partition) for partition in view.partitions]
+    else:
+        findings = _judge_table(view, view.table)
+    for found in findings:
+        told = None if view.table is None or view.table.watermarks is None else view.table.watermarks.get(found.view.partition)
+        _judge_lost(found, max(found.view.watermark, told or 0))
+        found.unclear += found.view.doubts
+        found.proof = "rows" if view.by_rows else found.proof
+    return findings
+
+
+def _judge_table(view: TopicView, table: TableState) -> list[PartitionFinding]:
+    count = len(view.partitions) if view.count is None else view.count
+    contents = _Contents(table, range(count))
+    partitions = list(view.partitions)
+    whole = len(partitions) == count  # nobody asked for some of them only
+    if whole:
+        partitions += [PartitionView(number, 0, 0, 0, 0) for number in contents.partitions() if not 0 <= number < count]
+    findings = [_with_table(table, partition, contents) for partition in partitions]
+    strange = contents.unplaced() + sum(total(found.outside) + total(found.doubled) for found in findings)
+    explained = _explain_removals(table, findings, min(strange, table.additions), whole=whole)
+    for found in findings:
+        seen_all = explained and found.view.gaps is not None and not contents.unclear.get(found.view.partition)
+        _judge_missing(found, seen_all=seen_all)
+    return findings
+
+
+def _untold(partition: PartitionView, why: str) -> PartitionFinding:
+    return PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending), unclear=[why])
+
+
+def _without_table(view: TopicView, partition: PartitionView) -> PartitionFinding:
+    """No table of this topic: right as long as nothing was archived."""
+    found = PartitionFinding(partition, gaps=_gaps(partition, ()), pending=merge(partition.pending))
+    found.missing = subtract(merge([(partition.start, partition.watermark)]), found.gaps)
+    if found.missing:
+        found.wrong.append(view.absent or f"offsets {_shown(found.missing)} are archived by the ledger, and there is no table")
+    elif view.absent is not None:
+        found.unclear.append(view.absent)
+    return found
+
+
+def held(table: TableState, partitions: int) -> Mapping[int, tuple[Range, ...]] | None:
+    """The offsets of the table's rows per partition, an offset that is there twice in two ranges; None if a file cannot be told, or is not
+    as the table says.
+    """
+    contents = _Contents(table, range(partitions))
+    if contents.wrong or contents.unclear:
+        return None
+    return {partition: tuple(spans) for partition, spans in contents.spans.items()}
+
+
+class _Contents:
+    """The offsets that a table's files hold, per partition, and what is wrong with single files."""
+
+    def __init__(self, table: TableState, partitions: range) -> None:
+        self.spans: dict[int, list[Range]] = {}
+        self.gaps: dict[int, list[Range]] = {}
+        self.wrong: dict[int, list[str]] = {}
+        self.unclear: dict[int, list[str]] = {}
+        self.removed: dict[int, list[Range]] = {}
+        self.rewriters: dict[int, set[int]] = {}
+        """Per partition: snapshots that added files of other writers whose offsets alone were read."""
+        self.by_rows: set[int] = set()
+        self._counted = 0
+        self._partitions = partitions
+        for file in table.files:
+            self._add(file)
+        for into, found in ((self.spans, table.spans), (self.removed, table.removed)):
+            for partition, ranges in found.items():
+                into.setdefault(partition, []).extend(ranges)
+        for one in table.faults:
+            self._say(self.unclear if one.unclear else self.wrong, self._of(one.partition), one.why)
+
+    def partitions(self) -> list[int]:
+        """Every partition that a file holds rows of, or that something is said about."""
+        return sorted({*self.spans, *self.wrong, *self.unclear})
+
+    def unplaced(self) -> int:
+        """How many rows of the files that could be told have no partition and offset."""
+        placed = sum(high - low for found in (self.spans, self.removed) for ranges in found.values() for low, high in ranges)
+        return max(0, self._counted - placed)
+
+    def _add(self, file: FileView) -> None:
+        concerned = self._concerned(file)
+        fault = _object_fault(file)
+        for one in file.faults:
+            self._say(self.unclear if one.unclear else self.wrong, concerned if one.partition is None else [one.partition], one.why)
+        if fault is not None:
+            self._say(self.wrong, concerned, fault)
+        if file.rows is not None:
+            self._counted += file.record_count
+            self._add_rows(file, file.rows)
+        elif fault is not None or file.faults:
+            return
+        elif file.unread is not None or file.key is None:
+            self._say(
+                self.unclear,
+                concerned,
+                f"{file.path} was written by somebody else, and its rows were not read: {file.unread or 'not tried'}",
+            )
+        else:
+            self._add_bounds(file)
+
+    def _add_rows(self, file: FileView, rows: Mapping[int, tuple[Range, ...]]) -> None:
+        if file.rows_in_file is not None and file.rows_in_file != file.record_count:
+            self._say(self.wrong, self._concerned(file), f"{file.path} holds {file.rows_in_file} rows, the table says {file.record_count}")
+        counted = 0
+        for partition, ranges in rows.items():
+            self.spans.setdefault(partition, []).extend(ranges)
+            self.by_rows.add(partition)
+            if file.key is None and file.snapshot_id and ranges:
+                self.rewriters.setdefault(partition, set()).add(file.snapshot_id)
+            counted += sum(high - low for low, high in ranges)
+        for partition, ranges in (file.removed or {}).items():
+            self.removed.setdefault(partition, []).extend(ranges)
+            counted += sum(high - low for low, high in ranges)
+        if file.key is not None:
+            self.gaps.setdefault(file.key.partition, []).extend(file.gaps)
+            if counted != file.record_count and file.rows_in_file in (None, file.record_count):
+                self._say(self.wrong, self._concerned(file), f"{file.path} holds {counted} rows, the table says {file.record_count}")
+            if set(rows) - {file.key.partition}:
+                self._say(self.wrong, [file.key.partition], f"{file.path} holds rows of partitions {sorted(rows)}")
+
+    def _add_bounds(self, file: FileView) -> None:
+        key = file.key
+        assert key is not None
+        fault = _bounds_fault(file)
+        if fault is not None:
+            self._say(self.wrong, [key.partition], fault)
+            return
+        self._counted += file.record_count
+        low, high = file.part or (key.base, key.end)
+        self.gaps.setdefault(key.partition, []).extend(file.gaps)
+        self.spans.setdefault(key.partition, []).extend(_without((low, high), file.gaps))
+
+    def _concerned(self, file: FileView) -> list[int]:
+        """The partitions a file can hold rows of."""
+        if file.key is not None:
+            return [file.key.partition]
+        if file.rows:
+            return sorted(file.rows)
+        low, high = file.partition_min, file.partition_max
+        within = [partition for partition in self._partitions if (low is None or partition >= low) and (high is None or partition <= high)]
+        # Bounds that no partition of the topic is within: it has to be said somewhere.
+        return within or [number for number in (low, high) if number is not None][:1]
+
+    def _of(self, partition: int | None) -> list[int]:
+        return list(self._partitions) if partition is None else [partition]
+
+    @staticmethod
+    def _say(where: dict[int, list[str]], partitions: Sequence[int], why: str) -> None:
+        for partition in partitions:
+            where.setdefault(partition, []).append(why)
+
+
+def _object_fault(file: FileView) -> str | None:
+    """What is wrong with the object behind a file; None if it stands there as the table says."""
+    if file.object_size is None:
+        return f"the table names {file.path}, which is not in the object store"
+    if file.file_size is not None and file.object_size != file.file_size:
+        return f"{file.path} has {file.object_size} bytes, the table says {file.file_size}"
+    return None
+
+
+def _without(whole: Range, gaps: Sequence[Range]) -> tuple[Range, ...]:
+    """What is left of a file's range; most files have no gaps."""
+    return subtract((whole,), merge(gaps)) if gaps else (whole,)
+
+
+def _bounds_fault(file: FileView) -> str | None:
+    """What in a file of ours contradicts its name; None if its bounds and its number of rows prove its content."""
+    key = file.key
+    assert key is not None
+    held = _without((key.base, key.end), file.gaps)
+    if file.record_count != total(held):
+        return f"{file.path} has {file.record_count} rows by the table, its name means {total(held)}"
+    if (file.partition_min, file.partition_max) not in ((None, None), (key.partition, key.partition)):
+        return f"{file.path} has partitions {file.partition_min} to {file.partition_max} by the table's bounds"
+    bounds = (file.offset_min, file.offset_max)
+    if held and bounds not in ((None, None), (held[0][0], held[-1][1] - 1)):
+        return f"{file.path} has offsets {file.offset_min} to {file.offset_max} by the table's bounds"
+    return None
+
+
+def _with_table(table: TableState, view: PartitionView, contents: _Contents) -> PartitionFinding:
+    number = view.partition
+    found = PartitionFinding(view, proof="rows" if number in contents.by_rows else "bounds")
+    found.wrong += contents.wrong.get(number, [])
+    found.unclear += contents.unclear.get(number, [])
+    spans = contents.spans.get(number, [])
+    told = None if table.watermarks is None else table.watermarks.get(number, 0)
+    end = max(view.watermark, told or 0)
+    found.gaps = _gaps(view, contents.gaps.get(number, ()))
+    coverage = cover(view.start, end, found.gaps, spans)
+    found.rows = sum(high - low for low, high in spans)
+    found.missing = coverage.missing
+    _take_hidden(found, table, merge(contents.removed.get(number, ())))
+    found.pending = subtract(merge(view.pending), merge([(0, end)]))
+    _judge_claims(found, contents.gaps.get(number, ()))
+    if table.has_deletes:
+        # Whatever is there too often may be what they hide: an engine that updates rows so leaves both versions in data files.
+        found.unclear.append("the table has delete files of somebody else: which rows they remove is not told by its manifests")
+    else:
+        _judge_doubled(found, coverage.doubled)
+        _judge_outside(found, coverage.outside, merge(spans), end)
+    _judge_watermarks(found, table, told)
+    _judge_rewritten(found, table, contents.rewriters.get(number, ()))
+    return found
+
+
+def _judge_rewritten(found: PartitionFinding, table: TableState, uncompared: Collection[int]) -> None:
+    """The content of rows in other writers' files; `uncompared` are the snapshots of files of which only offsets were read.
+
+    The fast audit has only ever proved offsets, of our own files too. So such files leave its verdict as it is, and it says what it did not
+    compare (decision 0067).
+    """
+    expected = subtract(merge([(found.view.start, found.view.watermark)]), found.gaps)
+    runs_of: dict[tuple[int, str], list[Range]] = {}
+    for one in table.rewritten.get(found.view.partition, ()):
+        # Rows where none should be are reported already, and no archive can have them.
+        ranges = intersect(one.ranges, expected) if one.why else one.ranges
+        runs_of.setdefault((one.snapshot_id, one.why), []).extend(ranges)
+    for (snapshot_id, why), runs in sorted(runs_of.items()):
+        ranges = merge(runs)
+        by = f"snapshot {snapshot_id}" if snapshot_id else "another writer"
+        if ranges and not why:
+            found.altered = merge([*found.altered, *ranges])
+            found.wrong.append(f"offsets {_shown(ranges)} were altered by {by}: the table's rows are not the ones that were archived")
+        elif ranges:
+            found.unclear.append(f"offsets {_shown(ranges)} were written again by {by}: {why}")
+    if uncompared:
+        by = _snapshots(sorted(uncompared, reverse=True)[:SHOWN_MAX])
+        found.notes.append(f"rows were written again by {by}; their offsets were read, `archiver audit --deep` compares their content")
+
+
+def _judge_doubled(found: PartitionFinding, doubled: tuple[Range, ...]) -> None:
+    found.doubled = doubled
+    if doubled:
+        found.wrong.append(f"offsets {_shown(doubled)} are in the table more than once")
+
+
+def _take_hidden(found: PartitionFinding, table: TableState, hidden: tuple[Range, ...]) -> None:
+    """Rows that are in a file and that delete files hide are not missing: somebody removed them."""
+    retained = [number for number in table.removed_by if number not in _expired(table)]
+    by = _snapshots(retained, [number for number in table.removed_by if number not in retained])
+    found.removed = intersect(found.missing, hidden)
+    found.missing = subtract(found.missing, found.removed)
+    if found.removed:
+        found.notes.append(f"offsets {_shown(found.removed)} were removed by somebody else's {by}")
+
+
+def _snapshots(retained: Sequence[int], expired: Sequence[int] = ()) -> str:
+    """As people read them, the newest first; what is expired nobody can look up any more."""
+    gone = [f"{number} (which has expired)" for number in expired]
+    return "snapshot " + ", ".join([*map(str, retained), *gone])
+
+
+def _expired(table: TableState) -> list[int]:
+    """Ids of expired snapshots that removed rows, the newest first."""
+    return [number for one in table.removals for number in reversed(one.expired)]
+
+
+def _gaps(view: PartitionView, footers: Sequence[Range]) -> tuple[Range, ...]:
+    """The offsets that should hold no record. Below the stable offset the log has the last word: all is decided there."""
+    others = merge([*footers, *view.passed])
+    if view.gaps is None:
+        return others
+    return merge([*view.gaps, *subtract(others, merge([(0, view.stable)]))])
+
+
+def _judge_claims(found: PartitionFinding, footers: Sequence[Range]) -> None:
+    """What is missing because archives, or the ledger, take it for a gap; and what could not be compared."""
+    claimed = intersect(found.missing, merge([*footers, *found.view.passed]))
+    if claimed:
+        found.wrong.append(f"offsets {_shown(claimed)} were archived as gaps, and the intake log has records there")
+    if found.view.gaps is None and found.missing:
+        found.unclear.append("the intake log could not tell which offsets are gaps")
+
+
+def _judge_outside(found: PartitionFinding, outside: Sequence[Range], held: Sequence[Range], end: int) -> None:
+    """Rows where none should be: at offsets that are not stable, in gaps, and beyond the watermark."""
+    view = found.view
+    unstable = subtract(held, merge([(0, view.stable)]))
+    if unstable:
+        found.wrong.append(f"the table holds offsets {_shown(unstable)}, but only those below {view.stable} are stable in the intake log")
+    found.outside = subtract(outside, merge([(0, view.start)]))
+    outside = subtract(outside, unstable)
+    in_gaps = intersect(outside, merge([(view.start, end)]))
+    if in_gaps:
+        found.wrong.append(f"the table holds rows at offsets {_shown(in_gaps)}, which are gaps")
+    beyond = subtract(outside, merge([(0, end)]))
+    unwritten = subtract(beyond, merge(view.pending))
+    if unwritten:
+        found.wrong.append(f"the table holds offsets {_shown(unwritten)}, beyond its watermark {end} and unknown to the ledger")
+    elif beyond:
+        found.unclear.append(f"the table holds offsets {_shown(beyond)} beyond its watermark {end}, which the ledger has still to settle")
+
+
+def _judge_watermarks(found: PartitionFinding, table: TableState, told: int | None) -> None:
+    """The ledger's watermark against the table's own evidence and against the log."""
+    view = found.view
+    if table.doubt is not None or table.watermarks is None:
+        found.unclear.append(f"table {table.name}: {table.doubt or 'it does not tell how far it is complete'}")
+    if told is not None and told < view.watermark:
+        reason = f"the table is complete up to offset {told} by its own evidence, the ledger says {view.watermark}"
+        (found.wrong if found.missing else found.unclear).append(f"{reason}: it was rolled back or replaced")
+    if told is not None and told > view.watermark:
+        unknown = subtract(((view.watermark, told),), merge(view.pending))
+        if unknown:
+            found.unclear.append(f"the table holds commits up to offset {told} that the ledger does not know (it ends at {view.watermark})")
+        else:
+            found.notes.append(f"the newest commit (up to offset {told}) is not in the ledger yet; the next archiving run records it")
+    if view.watermark > view.stable and not found.wrong and not found.missing:
+        found.unclear.append(f"the ledger is at offset {view.watermark}, the intake log ends at {view.stable}: one of them is an old copy")
+
+
+def _explain_removals(table: TableState, findings: Sequence[PartitionFinding], still_there: int, *, whole: bool) -> bool:
+    """Missing offsets are removed ones if foreign snapshots say that they took away exactly so many rows, less those that others had added
+    and that are not there any more (`still_there` are); False if that cannot be told: not all partitions were looked at (`whole`), and no
+    snapshot says from which it took them, or it is not known what expired ones did.
+
+    Rows that somebody hid count as well: a compaction takes them out of the data files for good, and says nothing of it.
+    """
+    if table.untold is not None:
+        for found in findings:
+            found.unclear.append(table.untold)
+        return False
+    dropped, hidden = sum(item.rows for item in table.removals), sum(item.hidden for item in table.removals)
+    removed = dropped + max(hidden, 0)
+    if removed <= 0:
+        return True
+    by = _snapshots([item.snapshot_id for item in table.removals if not item.expired], _expired(table))
+    missing = sum(total(found.missing) for found in findings)
+    if not whole and missing <= removed:
+        for found in findings:
+            if found.missing:
+                found.unclear.append(
+                    f"somebody else's {by} removed {removed} rows of the table; audit the whole topic to tell whether these"
+                )
+        return False
+    gone = missing + sum(total(found.removed) for found in findings)
+    came_and_went = max(table.additions - still_there, 0)
+    explained = missing == dropped - came_and_went or gone == dropped + hidden - came_and_went
+    for found in findings:
+        later = _appended_later(table, found)
+        if later:
+            explained = False
+            found.wrong.append(f"somebody else's {by} came before offsets {_shown(later)} were in the table, and cannot have removed them")
+    # Retention takes out what others removed and added as well, and nothing says how much of it.
+    passed = any(found.view.start for found in findings)
+    short = not explained and passed and gone <= removed
+    for found in findings:
+        if explained and found.missing:
+            found.notes.append(f"offsets {_shown(found.missing)} were removed by somebody else's {by}")
+            found.removed, found.missing = merge([*found.removed, *found.missing]), ()
+        elif not explained:
+            _tell_difference(found, by, removed, gone, short=short)
+    return not short
+
+
+def _tell_difference(found: PartitionFinding, by: str, removed: int, gone: int, *, short: bool) -> None:
+    """The numbers do not meet."""
+    if gone > removed and found.missing:
+        found.wrong.append(f"somebody else's {by} removed {removed} rows, but {gone} are missing")
+    if gone < removed:
+        found.unclear.append(f"somebody else's {by} removed {removed} rows, but only {gone} offsets are missing")
+    if short and found.missing:
+        found.unclear.append(f"how much of what others added and removed ({by}) retention has taken out, nothing tells")
+
+
+def _appended_later(table: TableState, found: PartitionFinding) -> tuple[Range, ...]:
+    """What is missing of that which came into the table after every removal."""
+    ends = [None if one.below is None else one.below.get(found.view.partition, 0) for one in table.removals]
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends):
+        return ()
+    return subtract(found.missing, merge([(0, max(known, default=0))]))
+
+
+def _judge_lost(found: PartitionFinding, archived_to: int) -> None:
+    """Offsets that no archive holds and no intake file any more."""
+    whys: dict[str, list[Range]] = {}
+    for item in found.view.lost:
+        whys.setdefault(item.why, []).extend(subtract(merge([(item.low, item.high)]), merge([(0, archived_to)])))
+    for why, ranges in whys.items():
+        if ranges:
+            found.wrong.append(f"{why}; nothing else holds offsets {_shown(merge(ranges))}")
+            found.missing = merge([*found.missing, *ranges])
+
+
+def _judge_missing(found: PartitionFinding, *, seen_all: bool) -> None:
+    """Offsets that are still missing after removals were explained."""
+    if found.missing and seen_all:
+        found.wrong.insert(0, f"offsets {_shown(found.missing)} are not in the table")
+    elif found.missing:
+        found.unclear.append(f"offsets {_shown(found.missing)} were not seen, or nothing tells who removed them")
+
+
+SHOWN_MAX = 5
+"""So many ranges are named in a reason; the finding has them all."""
+
+
+def _shown(ranges: Sequence[Range]) -> str:
+    """The first few ranges as people read them, both ends inclusive."""
+    texts = [str(low) if high == low + 1 else f"{low} to {high - 1}" for low, high in ranges[:SHOWN_MAX]]
+    more = f" and {len(ranges) - SHOWN_MAX} more ranges" if len(ranges) > SHOWN_MAX else ""
+    return ", ".join(texts) + more

@@ -1,0 +1,269 @@
+"""A fingerprint for each row of a data file, whichever program wrote the file.
+
+Two rows have the same fingerprint if and only if they have the same values in the columns of the recorded schema. Columns are found by
+their Iceberg field id; a column that a file does not have is null, as every engine reads it. Columns of other programs do not count. Names
+count only in a file without any field id: engines ignore a column without an id where other columns have one.
+Values are compared in the widest type of their kind (an engine may promote `int` to `long`); the bits of floating-point numbers count as
+they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from archiver.schema.arrow import Array, arrow, pc
+from reconcile.audit.rows import Coordinates
+
+PRINT_BYTES = 32
+_FIELD_ID = b"PARQUET:field_id"
+_LARGE = pa.large_binary()
+_NULL = b"\x00"
+_VALUE = b"\x01"
+_NUMBERS = frozenset({"boolean", "int", "long", "date", "time", "timestamp", "timestamptz"})
+_FLOATS = frozenset({"float", "double"})
+_BYTES = frozenset({"string", "binary", "uuid"})
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column without parts; `kind` is Iceberg's name for its type."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list; a map is a list of its entries, in their order."""
+
+    item: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A named column, on top or inside a struct."""
+
+    field_id: int
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A struct."""
+
+    columns: tuple[Column, ...]
+    entries: bool = False
+    """The key and the value of a map's entries, which are what they are by their place."""
+
+
+Kind = Leaf | Items | Fields
+
+
+def columns_of(schema: dict[str, Any]) -> tuple[Column, ...]:
+    """The top columns of an Iceberg schema, as its JSON has it."""
+    return tuple(Column(one["id"], one["name"], _kind(one["type"])) for one in schema["fields"])
+
+
+def _kind(kind: Any) -> Kind:
+    if isinstance(kind, str):
+        return Leaf(kind)
+    if kind["type"] == "struct":
+        return Fields(columns_of(kind))
+    if kind["type"] == "list":
+        return Items(_kind(kind["element"]))
+    return Items(
+        Fields((Column(kind["key-id"], "key", _kind(kind["key"])), Column(kind["value-id"], "value", _kind(kind["value"]))), entries=True)
+    )
+
+
+def names_in(columns: Sequence[Column], file: pa.Schema) -> list[str]:
+    """The file's names of those of the top columns that it has. Raises `ValueError` as `fingerprints`."""
+    by_id = has_ids(file)
+    found = (_place(column, list(file), by_id=by_id) for column in columns)
+    return [file.field(place).name for place in found if place is not None]
+
+
+def fingerprints(columns: Sequence[Column], rows: pa.RecordBatch) -> list[bytes]:
+    """One for each row. Raises `ValueError` (pyarrow's errors are such) if a column is of another type than the schema says, or is there
+    twice.
+    """
+    fields, by_id = list(rows.schema), has_ids(rows.schema)
+    parts = []
+    for column in columns:
+        place = _place(column, fields, by_id=by_id)
+        parts.append(_encoded(None if place is None else rows.column(place), column.kind, rows.num_rows, by_id=by_id))
+    return [hashlib.sha256(one).digest() for one in _values(_joined(parts, rows.num_rows))]
+
+
+def check_coordinates(ids: Coordinates, file: pa.Schema) -> None:
+    """Raise `ValueError` unless the columns that are named `kafka.partition` and so on are those with these ids, and no others are.
+
+    Coordinates are read by name. In a file with field ids engines go by these, so a second `kafka` column could hide where its rows are.
+    """
+    if not has_ids(file):
+        return
+    kafka = _named("kafka", ids.kafka, list(file))
+    inside = [kafka.type.field(number) for number in range(kafka.type.num_fields)] if pa.types.is_struct(kafka.type) else []
+    for name, number in (("partition", ids.partition), ("offset", ids.offset), ("ingest_timestamp", ids.ingest_timestamp)):
+        _named(name, number, inside)
+
+
+def _named(name: str, field_id: int, fields: Sequence[pa.Field[Any]]) -> pa.Field[Any]:
+    found = [field for field in fields if field.name == name or _id_of(field) == field_id]
+    if len(found) != 1 or found[0].name != name or _id_of(found[0]) != field_id:
+        raise ValueError(f"the column {name} is not the one with field id {field_id}, or not the only one")
+    return found[0]
+
+
+def has_ids(file: pa.Schema) -> bool:
+    """Whether a file has a field id anywhere. Engines then find all its columns by their ids."""
+    return any(_has_ids(field) for field in file)
+
+
+def _has_ids(field: pa.Field[Any]) -> bool:
+    kind = field.type
+    return _id_of(field) is not None or any(_has_ids(kind.field(number)) for number in range(kind.num_fields))
+
+
+def _id_of(field: pa.Field[Any]) -> int | None:
+    number = (field.metadata or {}).get(_FIELD_ID)
+    return None if number is None else int(number)
+
+
+def _place(column: Column, fields: Sequence[pa.Field[Any]], *, by_id: bool) -> int | None:
+    """Where a column stands among fields: by its id, or by its name in a file that has no ids. Raises `ValueError` if there are two."""
+    found = [place for place, field in enumerate(fields) if (_id_of(field) == column.field_id if by_id else field.name == column.name)]
+    if len(found) > 1:
+        raise ValueError(f"the column {column.name} (field id {column.field_id}) is there {len(found)} times")
+    return found[0] if found else None
+
+
+def _encoded(array: Array | None, kind: Kind, rows: int, *, by_id: bool) -> Array:
+    """Bytes for each value: one byte for null; else one byte, then the value. Different values have different bytes, of which none begins
+    another one.
+    """
+    if array is None or pa.types.is_null(array.type):
+        return _repeated(_NULL, rows)
+    found = _joined([_repeated(_VALUE, rows), *_parts(array, kind, rows, by_id=by_id)], rows)
+    # What a file stores behind a null does not count, nor whether it has the column at all.
+    return pc.if_else(array.is_valid(), found, arrow.scalar(_NULL, _LARGE)) if array.null_count else found
+
+
+def _parts(array: Array, kind: Kind, rows: int, *, by_id: bool) -> list[Array]:
+    """The bytes of the values, in parts; any at all for a null."""
+    if isinstance(kind, Leaf):
+        return _leaf(array, kind.kind)
+    if isinstance(kind, Fields):
+        if not pa.types.is_struct(array.type):
+            raise ValueError(f"a struct is stored as {array.type}")
+        fields = [array.type.field(number) for number in range(array.type.num_fields)]
+        ids_here = by_id and not kind.entries
+        places = [(_place(column, fields, by_id=ids_here), column.kind) for column in kind.columns]
+        # flatten() hands the nulls of the struct down to its children.
+        children = array.flatten()
+        return [_encoded(None if place is None else children[place], one, rows, by_id=by_id) for place, one in places]
+    if isinstance(kind.item, Fields) and kind.item.entries and not pa.types.is_map(array.type):
+        raise ValueError(f"a map is stored as {array.type}")
+    lengths, items = _items(array)
+    ends = np.concatenate(([0], np.cumsum(lengths)))
+    item_ends, data = _buffers(_encoded(items, kind.item, len(items), by_id=by_id))
+    together = arrow.LargeBinaryArray.from_buffers(_LARGE, rows, [None, arrow.py_buffer(np.ascontiguousarray(item_ends[ends])), data])
+    return [_fixed(lengths, 8), together]
+
+
+def _items(array: Array) -> tuple[npt.NDArray[np.int64], Array]:
+    """How many items each list has, and all of them in a row; of a map, its entries."""
+    if pa.types.is_map(array.type):
+        keys, values = array.type.key_field.with_name("key"), array.type.item_field.with_name("value")
+        ends: npt.NDArray[np.int32] = array.offsets.to_numpy()
+        entries = arrow.StructArray.from_arrays(
+            [array.keys[ends[0] : ends[-1]], array.items[ends[0] : ends[-1]]], fields=[keys.remove_metadata(), values.remove_metadata()]
+        )
+        starts = arrow.array(ends - ends[0], pa.int32())
+        array = arrow.ListArray.from_arrays(starts, entries, mask=array.is_null())
+    elif not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        raise ValueError(f"a list is stored as {array.type}")
+    counts = pc.list_value_length(array)
+    lengths: npt.NDArray[np.int64] = pc.fill_null(counts, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths, array.flatten()
+
+
+def _leaf(array: Array, kind: str) -> list[Array]:
+    """The value's bytes, nothing or zeros for a null; behind their number where it is not always the same."""
+    if kind in _BYTES or kind.startswith("fixed"):
+        values = pc.fill_null(array.cast(_LARGE), b"")
+        return [_fixed(pc.binary_length(values).to_numpy(zero_copy_only=False), 8), values]
+    if kind.startswith("decimal"):
+        scale = int(kind.rstrip(")").rpartition(",")[2])
+        whole = arrow.array(array.cast(pa.decimal128(38, scale)))
+        zeros = pc.fill_null(whole, arrow.scalar(0, pa.decimal128(38, scale)))
+        data = np.frombuffer(zeros.buffers()[1], np.uint8)[zeros.offset * 16 :][: len(zeros) * 16]
+        return [_fixed(data, 16)]
+    if kind in _FLOATS:
+        if not pa.types.is_floating(array.type):
+            raise ValueError(f"a {kind} is stored as {array.type}")
+        numbers = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
+        return [_fixed(numbers, 8)]
+    if kind not in _NUMBERS:
+        raise ValueError(f"a column of type {kind} cannot be compared")
+    return [_fixed(pc.fill_null(_whole(array, kind), 0).to_numpy(zero_copy_only=False), 8)]
+
+
+def _whole(array: Array, kind: str) -> Array:
+    """A number, a time or a truth value as int64."""
+    types = pa.types
+    if kind.startswith("timestamp"):
+        fits, array = types.is_timestamp(array.type), array.cast(pa.timestamp("us")) if types.is_timestamp(array.type) else array
+    elif kind == "time":
+        fits, array = types.is_time(array.type), array.cast(pa.time64("us")) if types.is_time(array.type) else array
+    elif kind == "date":
+        fits, array = types.is_date32(array.type), array.cast(pa.int32()) if types.is_date32(array.type) else array
+    elif kind == "boolean":
+        fits, array = types.is_boolean(array.type), array.cast(pa.int8()) if types.is_boolean(array.type) else array
+    else:
+        fits = types.is_integer(array.type)
+    if not fits:
+        raise ValueError(f"a {kind} is stored as {array.type}")
+    return array.cast(pa.int64())
+
+
+def _fixed(values: npt.NDArray[Any], width: int) -> Array:
+    """Values of the same number of bytes each."""
+    data = np.ascontiguousarray(values)
+    count = data.nbytes // width
+    ends = np.arange(count + 1, dtype=np.int64) * width
+    return arrow.LargeBinaryArray.from_buffers(_LARGE, count, [None, arrow.py_buffer(ends), arrow.py_buffer(data)])
+
+
+def _repeated(value: bytes, rows: int) -> Array:
+    return arrow.repeat(arrow.scalar(value, _LARGE), rows)
+
+
+def _joined(parts: Sequence[Array], rows: int) -> Array:
+    if not parts:
+        return _repeated(b"", rows)
+    return pc.binary_join_element_wise(*parts, arrow.scalar(b"", _LARGE))
+
+
+def _buffers(array: Array) -> tuple[npt.NDArray[np.int64], pa.Buffer]:
+    """Where the values of an array without nulls begin and end, and their bytes."""
+    if len(array) == 0:
+        return np.zeros(1, np.int64), pa.py_buffer(b"")
+    _, ends, data = array.buffers()
+    return np.frombuffer(ends, np.int64)[array.offset :][: len(array) + 1], pa.py_buffer(b"") if data is None else data
+
+
+def _values(array: Array) -> Iterator[memoryview]:
+    ends, data = _buffers(array)
+    view = memoryview(data)
+    places = ends.tolist()
+    for low, high in pairwise(places):
+        yield view[low:high]

@@ -1,0 +1,29 @@
+"""format-changed: the table was brought to an Iceberg format, or to a layout, that this version does not write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from archiver.catalog.table_layout import FORMAT_VERSION
+from reconcile.audit.rules import PartitionFinding
+from reconcile.findings.finding import Finding
+from reconcile.findings.table_replaced import is_another
+from reconcile.snapshot.topic_snapshot import TopicSight
+
+ID = "format-changed"
+
+
+def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. An upgrade cannot be taken back, so the topic waits for a version that writes the new format."""
+    del judged
+    table = sight.table
+    if table is not None and table.format_version != FORMAT_VERSION and not is_another(sight, table):
+        yield Finding(
+            ID,
+            "error",
+            sight.topic,
+            None,
+            f"table {table.name} has Iceberg format version {table.format_version}; this version writes {FORMAT_VERSION}",
+            f"use a version of the archiver that writes it, or archive a new topic to a new table of version {FORMAT_VERSION}; "
+            "the rows in the table stay readable and the topic's records wait in intake",
+        )

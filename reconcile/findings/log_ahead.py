@@ -1,0 +1,26 @@
+"""log-ahead: the intake log has times that this machine's clock has not reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from intake.log.clock_check import log_ahead_text
+from reconcile.findings.finding import Finding
+from reconcile.snapshot.topic_snapshot import FolderSight
+
+ID = "log-ahead"
+
+
+def of_folder(folder: FolderSight) -> Iterator[Finding]:
+    """At most one. It ends by itself when the clock has reached that time."""
+    if folder.log_ahead is None:
+        return
+    yield Finding(
+        ID,
+        "warning",
+        None,
+        None,
+        log_ahead_text(*folder.log_ahead),
+        "nothing is repaired, because ingest times never go back: check the clock of every machine that writes, and read the runbook for "
+        "what to expect until then",
+    )

@@ -1,0 +1,37 @@
+"""schema-drift: the table's columns are not those of the recorded schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from reconcile.audit.rules import PartitionFinding
+from reconcile.findings.finding import Finding
+from reconcile.snapshot.topic_snapshot import TopicSight
+
+ID = "schema-drift"
+
+
+def find(sight: TopicSight, judged: Sequence[PartitionFinding]) -> Iterator[Finding]:
+    """At most one. Columns that somebody added for himself are left alone, and are none."""
+    del judged
+    table = sight.table
+    if table is None or table.mismatch is not None:
+        return
+    if table.schema_fault is not None:
+        yield Finding(
+            ID,
+            "error",
+            sight.topic,
+            None,
+            f"table {table.name}: {table.schema_fault}",
+            "undo that in the table, or rename one of the two columns (docs/protocols/schema-evolution.md); the topic waits until then",
+        )
+    elif table.schema_lacking and not sight.busy:
+        yield Finding(
+            ID,
+            "warning",
+            sight.topic,
+            None,
+            f"table {table.name} lacks columns of the newest recorded schema",
+            "nothing: the next archiving round adds them before it writes the first row with them",
+        )

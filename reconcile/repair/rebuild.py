@@ -1,0 +1,135 @@
+"""Makes tables anew that the catalog has lost, from the archives: what both ways have in common.
+
+With the ledger (`rebuild_ledger.py`), where only the catalog is gone; from the bucket alone (`rebuild_bucket.py`), where the metadata store
+is gone as well. Promises that a table is made of archives that follow each other exactly, each whole and what its key says, and that
+nothing is deleted. Only for an operator: what others did to the lost table (rows they deleted, files they compacted) is not done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from archiver.catalog.commit import CommitLimits
+from archiver.catalog.restore import RestoredFile
+from archiver.catalog.tables import Tables
+from archiver.config.settings import TopicSettings
+from archiver.ledger.leadership import Leadership
+from archiver.objects.store import ObjectStore
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, ConfigInvalid, Corrupted, Deposed, OutcomeUnknown, RetryLater, TopicHalted
+from archiver.runtime.exit_codes import FINE, UNTOLD, WRONG
+from archiver.runtime.ids import IdSource
+from archiver.stream.described import Describe, DescribedArchive
+from reconcile.repair.rebuild_chain import Chain
+
+State = Literal["rebuilt", "unchanged", "halted", "unfinished"]
+
+
+@dataclass(frozen=True)
+class RebuildParts:
+    """What a rebuild needs; put together by the composition root."""
+
+    objects: ObjectStore
+    cluster_id: str
+    tables: Callable[[str], Tables]
+    topics: Sequence[TopicSettings]
+    leadership: Leadership
+    describe: Describe
+    limits: CommitLimits
+    ids: IdSource
+    clock: Clock
+    progress: Callable[[str], None]
+    """Takes a line at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What became of one topic's table."""
+
+    topic: str
+    topic_id: str
+    table: str
+    state: State
+    why: str = ""
+    """Of every state but `rebuilt`, where it says what is not known of the table."""
+    files: int = 0
+    rows: int = 0
+    holes: tuple[tuple[int, int, int], ...] = ()
+    """(partition, from, to): ranges that stand in no archive, where nobody can tell whether they held records."""
+
+    def to_json(self) -> Mapping[str, object]:
+        """For the command line."""
+        return {
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "table": self.table,
+            "state": self.state,
+            "why": self.why,
+            "files": self.files,
+            "rows": self.rows,
+            "holes": [list(hole) for hole in self.holes],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """All that was looked at."""
+
+    mode: Literal["ledger", "bucket"]
+    tables: tuple[Rebuilt, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0: every table is there; 1: some need somebody; 2: some are not finished, call again."""
+        states = {item.state for item in self.tables}
+        return UNTOLD if "unfinished" in states else WRONG if "halted" in states else FINE
+
+    def to_json(self) -> dict[str, object]:
+        """For the command line."""
+        return {"mode": self.mode, "tables": [item.to_json() for item in self.tables]}
+
+
+def settled(topic: str, topic_id: str, table: str, work: Callable[[], Rebuilt]) -> Rebuilt:
+    """The outcome of one topic's `work`, whatever it raises but `Deposed`: its trouble must not stop the others."""
+    try:
+        return work()
+    except Deposed:
+        raise
+    except (RetryLater, OutcomeUnknown) as error:
+        return Rebuilt(topic, topic_id, table, "unfinished", f"{error}; rebuild again")
+    except ArchiverError as error:
+        return Rebuilt(topic, topic_id, table, "halted", error.why if isinstance(error, TopicHalted) else str(error))
+
+
+def described(parts: RebuildParts, chains: Mapping[int, Chain]) -> list[DescribedArchive]:
+    """The archives of all partitions, in order, read from their footers.
+
+    Raises `Corrupted` if one is not what its key says, or if archives of the same range hold different records.
+    """
+    found: list[DescribedArchive] = []
+    for _, chain in sorted(chains.items()):
+        for archive in chain.archives:
+            one = parts.describe(archive)
+            for other in chain.twins.get(archive.key, ()):
+                if parts.describe(other).footer.records_digest != one.footer.records_digest:
+                    raise Corrupted(
+                        f"{archive.key} and {other.key} hold different records of the same range; find out which is right and move the "
+                        "other away"
+                    )
+            found.append(one)
+    return found
+
+
+def restored_files(archives: Sequence[DescribedArchive]) -> list[RestoredFile]:
+    """As the table is told of them."""
+    return [RestoredFile(item.data_file, item.found.partition, item.found.end) for item in archives]
+
+
+def wanted(parts: RebuildParts, topic: str | None) -> list[TopicSettings]:
+    """The configured topics with a table; raises `ConfigInvalid` if the one that is asked for has none."""
+    found = [item for item in parts.topics if topic in (None, item.name)]
+    if topic is not None and (not found or found[0].archive.kind != "iceberg"):
+        raise ConfigInvalid(f"topic {topic} has no table in the configuration, so there is none to rebuild")
+    return [item for item in found if item.archive.kind == "iceberg"]

@@ -1,0 +1,321 @@
+"""Takes the three views that the reconciler compares, in an order in which what moves on meanwhile is not taken for a fault.
+
+Ledger first, then table and objects, then the intake log: what the ledger says of a table must be in the table that is loaded after it, and
+an archive that the ledger names must be in a listing that begins after it. A table may be ahead of the ledger, and a listing may show what
+nobody has named yet. So what a leader wrote a moment ago is no finding (`TopicSight.busy`), and the run takes the views again if the ledger
+moved on. Of a topic whose ledger never held still, nothing is compared (`TopicSight.moving`). Must never write, and never let the failure
+of one topic's table stop the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from archiver.catalog.consistency import contradiction, revived_keys, seen_up_to
+from archiver.catalog.evidence import Doubted, Gaps, judge, same_place
+from archiver.catalog.external_changes import change_of, rewritten_records
+from archiver.catalog.identity import check_identity, target_of
+from archiver.catalog.reset_watermark import is_older_copy, is_set_back
+from archiver.catalog.table_layout import CLUSTER_ID, TOPIC_ID
+from archiver.catalog.tables import Tables, TableView, parse_identifier, shown
+from archiver.config.settings import TopicSettings
+from archiver.ledger.fold import LedgerFold
+from archiver.ledger.views import TopicLedger
+from archiver.objects import paths
+from archiver.objects.path_normalization import NamedFiles
+from archiver.objects.store import ObjectInfo, ObjectStore
+from archiver.runtime.clock import Clock
+from archiver.runtime.errors import ArchiverError, Halt, NotFound, TopicHalted, no_topic
+from archiver.runtime.ids import TopicId
+from archiver.schema.evolution.state import TopicSchema
+from archiver.schema.evolution.table_fit import fit_table
+from intake.log.backlog import Backlog
+from intake.log.clock_check import log_ahead_s
+from intake.log.fold import TopicState
+from reconcile.snapshot.object_listing import topic_name
+from reconcile.snapshot.observer import Observer, partition_views
+from reconcile.snapshot.offset_coverage import Range, merge
+from reconcile.snapshot.retention_floor import gaps_of
+from reconcile.snapshot.topic_snapshot import FolderSight, ForeignSnapshot, PendingSight, StrayObject, TableSight, TopicSight
+from reconcile.snapshot.topic_views import TopicView
+from reconcile.snapshot.unreferenced_objects import WHY, Folder
+
+DIGEST_BYTES_MAX = 64 * 2**20
+"""Of the archives that wait for their commit, so many bytes are read and compared with the ledger in one look; of the others the size."""
+
+
+@dataclass(frozen=True)
+class LookParts:
+    """What a look needs; put together by the composition root."""
+
+    objects: ObjectStore
+    cluster_id: str
+    tables: Callable[[str], Tables]
+    topics: Sequence[TopicSettings]
+    clock: Clock
+    holder: Callable[[], str | None]
+    """Who holds the lease."""
+    owner: str
+    """This process."""
+    grace_s: float
+    """Age from which an object that nobody names is told (`cleanup.orphan_age`)."""
+    commit_s: float
+    """How long a commit may take (`archive.commit_timeout`): what is younger may be on its way."""
+    silence_s: float
+    """How long a leader may be silent (`daemon.silence_max`)."""
+    skew_max_s: float = 10.0
+    """How far the intake log may be ahead of the clock (`intake.clock_skew_max`)."""
+    uploads: Callable[[], Sequence[StrayObject]] = tuple
+    """What uploads left behind beside the data folder's objects."""
+
+
+@dataclass
+class Seen:
+    """What one look came to."""
+
+    topics: list[TopicSight] = field(default_factory=list)
+    folder: FolderSight = field(default_factory=FolderSight)
+    unread: dict[str, str] = field(default_factory=dict)
+    """Topics that could not be looked at, and why."""
+    tables: int = 0
+    objects: int = 0
+    control_index: int = 0
+    """The next entry of the control log, as of the look."""
+
+
+class Looker:
+    """Looks at every topic of the intake log, or at one."""
+
+    def __init__(self, parts: LookParts) -> None:
+        self._parts = parts
+        self._observer = Observer(parts.objects, parts.cluster_id, parts.tables)
+        self._settings = {topic.name: topic for topic in parts.topics}
+
+    def look(self, ledger: Callable[[], LedgerFold], intake: Callable[[], Backlog], topic: str | None) -> Seen:
+        """Everything as of now. `ledger` and `intake` read their log to the tail when called.
+
+        Raises `NotFound` for a topic that the log does not have, and what a log or a listing raises; a table that cannot be looked at is in
+        `unread`.
+        """
+        known = ledger()
+        before = intake()
+        chosen = _chosen(before, topic)
+        seen = Seen(control_index=known.next_index)
+        stored = self._stored(None if topic is None else chosen[0].topic_id)
+        seen.objects = sum(len(found) for found in stored.values())
+        for state in chosen:
+            try:
+                sight = self._topic(state, known, before, intake, stored.get(state.topic_id, []))
+            except ArchiverError as error:
+                seen.unread[state.name] = str(error)
+                continue
+            seen.tables += sight.table is not None
+            if sight.view.unreadable is not None:
+                seen.unread[state.name] = sight.view.unreadable
+            seen.topics.append(sight)
+        if topic is None:
+            seen.folder = self._folder(stored, intake())
+        return seen
+
+    def _stored(self, topic_id: TopicId | None) -> Mapping[TopicId, list[ObjectInfo]]:
+        """One listing of `archive/`, or of one topic's part of it, by topic id."""
+        prefix = paths.ARCHIVE_PREFIX if topic_id is None else paths.table_prefix(topic_id)
+        found: defaultdict[TopicId, list[ObjectInfo]] = defaultdict(list)
+        for info in self._parts.objects.list(prefix):
+            owner = TopicId(info.key.removeprefix(paths.ARCHIVE_PREFIX).partition("/")[0])
+            found[owner].append(info)
+        return found
+
+    def _topic(
+        self, state: TopicState, known: LedgerFold, before: Backlog, intake: Callable[[], Backlog], stored: Sequence[ObjectInfo]
+    ) -> TopicSight:
+        parts, settings, ledger = self._parts, self._settings.get(state.name), known.topic(state.topic_id)
+        mark = ledger_mark(ledger)  # before anything else is read: the fold may be one that goes on
+        gaps = gaps_of(before, state.topic_id)
+        seen = self._observer.table(state, settings, ledger, gaps)
+        kind = "none" if settings is None else settings.archive.kind
+        view = TopicView(
+            state.name, state.topic_id, kind, partition_views(state, ledger, intake(), None),
+            seen.table, seen.absent, seen.unreadable, state.partitions,
+        )  # fmt: skip
+        tabled = settings is not None and settings.archive.kind == "iceberg"
+        table: TableSight | None = None
+        strays: tuple[StrayObject, ...] = ()
+        if settings is not None and tabled and seen.unreadable is None:
+            tables = parts.tables(settings.archive.catalog or "")
+            raw = tables.load(parse_identifier(settings.archive.table or ""))
+            table = None if raw is None else self._table(settings, state, ledger, tables, raw, gaps)
+            if raw is not None and table is not None and table.mismatch is None:
+                strays = self._strays(tables, ledger, known, raw, stored, parts.clock.now_us())
+        now_us, holder = parts.clock.now_us(), parts.holder()
+        since_us = max(ledger.written_us, ledger.committed_us)
+        idle_s = (now_us - since_us) / 1e6
+        pending = self._pending(ledger, {item.key: item.size for item in stored})
+        return TopicSight(
+            view=view,
+            topic_id=state.topic_id,
+            table_name=settings.archive.table if settings is not None and tabled else None,
+            granularity=settings.archive.partition_by[0] if settings is not None and tabled else None,
+            known_uuid=ledger.table_uuid,
+            archived=bool(ledger.pending) or any(ledger.watermarks.values()),
+            table=table,
+            pending=pending,
+            archives=_ranges(stored),
+            strays=strays,
+            busy=holder is not None and idle_s < parts.commit_s,
+            idle_s=idle_s if pending and holder not in (None, parts.owner) and idle_s > parts.silence_s else None,
+            holder=holder,
+            ledger_mark=mark,
+        )
+
+    def _table(
+        self, settings: TopicSettings, state: TopicState, ledger: TopicLedger, tables: Tables, view: TableView, gaps: Gaps
+    ) -> TableSight:
+        name = shown(view.identifier)
+        sight = TableSight(
+            name=name,
+            uuid=view.uuid,
+            cluster_id=view.properties.get(CLUSTER_ID),
+            topic_id=view.properties.get(TOPIC_ID),
+            format_version=view.format_version,
+            granularity=view.granularity,
+            sequence_number=view.sequence_number,
+            foreign=_foreign(view),
+        )
+        try:
+            check_identity(
+                view, target_of(settings, state.topic_id, state.partitions, self._parts.cluster_id, self._parts.objects), ledger.table_uuid
+            )
+        except TopicHalted as error:
+            return _with(sight, mismatch=error.why.removeprefix(f"table {name} "))
+        fault, lacking = _columns(ledger, view)
+        sight = _with(sight, schema_fault=fault, schema_lacking=lacking)
+        found = judge(view, state.partitions, lambda: tables.live_files(view), ledger.starts, gaps)
+        if isinstance(found, Doubted):
+            return _with(sight, doubt=found.why, rolled_back=is_set_back(view), unconfirmed=found.unconfirmed)
+        since = [item.last_sequence_number for item in ledger.pending if item.table_uuid == view.uuid]
+        since += [seen_up_to(view, ledger)] if ledger.killed else []
+        there = tables.data_paths(view, min(since)) if since and min(since) < view.sequence_number else frozenset[str]()
+        revived = revived_keys(ledger, there)
+        why = contradiction(view, found, ledger, revived, gaps)
+        if why is not None:
+            return _with(sight, contradiction=why, rolled_back=is_older_copy(view, found.watermarks, ledger, gaps))
+        ahead = {
+            partition: (ledger.watermark(partition), offset)
+            for partition, offset in enumerate(found.watermarks)
+            if offset > ledger.watermark(partition) and not same_place(gaps, partition, ledger.watermark(partition), offset)
+        }
+        landed = tuple(item.archive.key for item in ledger.pending if item.path is not None and item.path in there)
+        return _with(sight, ahead=ahead, landed=(*landed, *revived))
+
+    def _pending(self, ledger: TopicLedger, sizes: Mapping[str, int]) -> tuple[PendingSight, ...]:
+        left = DIGEST_BYTES_MAX
+        found: list[PendingSight] = []
+        for item in ledger.pending:
+            archive = item.archive
+            if archive.gap_only:
+                continue
+            size, altered = sizes.get(archive.key), None
+            if size == archive.size and size <= left:
+                left -= size
+                if hashlib.sha256(self._parts.objects.read(archive.key)).digest() != archive.sha256:
+                    altered = "has other bytes than the ledger says (its SHA-256 differs)"
+            found.append(PendingSight(archive.key, archive.partition, archive.base, archive.end, archive.size, size, altered))
+        return tuple(found)
+
+    def _strays(
+        self, tables: Tables, ledger: TopicLedger, known: LedgerFold, view: TableView, stored: Sequence[ObjectInfo], now_us: int
+    ) -> tuple[StrayObject, ...]:
+        """What below the table's folder nobody knows, by the decision that cleaning goes by. What the ledger has killed it knows."""
+        named = NamedFiles(paths.table_prefix(ledger.topic_id))
+        for path in tables.named_paths(view):
+            named.add(path)
+        old_us = now_us - round(self._parts.grace_s * 1e6)
+        folder = Folder(ledger.topic_id, ledger, known.epoch, known.condemned, named, True, old_us)
+        data = paths.data_prefix(ledger.topic_id)
+        archives, others = (
+            [item for item in stored if item.key.startswith(data)],
+            [item for item in stored if not item.key.startswith(data)],
+        )
+        found = chain(folder.archives(archives), folder.metadata(others))
+        return tuple(
+            StrayObject(item.key, item.size, WHY[item.kind])
+            for item in found
+            if item.kind in ("stray", "foreign", "metadata") and item.key not in known.condemned
+        )
+
+    def _folder(self, stored: Mapping[TopicId, Sequence[ObjectInfo]], records: Backlog) -> FolderSight:
+        unknown: list[StrayObject] = []
+        for topic_id, found in sorted(stored.items()):
+            if topic_id in records.topics_by_id or topic_id in records.fold.deleted_topics:
+                continue
+            name = topic_name(self._parts.objects, topic_id)
+            size = sum(item.size for item in found)
+            why = f"{len(found):,} objects of a topic id that the intake log does not know" + (f" (topic {name})" if name else "")
+            unknown.append(StrayObject(f"{paths.ARCHIVE_PREFIX}{topic_id}/", size, why))
+        newest_us = records.fold.newest_us
+        ahead_s = log_ahead_s(newest_us, self._parts.clock.now_us(), self._parts.skew_max_s)
+        return FolderSight(tuple(unknown), tuple(self._parts.uploads()), None if ahead_s is None else (newest_us, ahead_s))
+
+
+def ledger_mark(ledger: TopicLedger) -> tuple[object, ...]:
+    """A value that is another one once the ledger of a topic has moved on."""
+    rewrites = ledger.rewrites
+    return (
+        *(ledger.written_us, ledger.committed_us, ledger.sequence_number, ledger.snapshot_id, ledger.table_uuid, ledger.written_version),
+        *(len(ledger.pending_by_id), len(ledger.killed), len(ledger.schemas)),
+        *(len(rewrites.under_way), len(rewrites.replaced), len(rewrites.abandoned)),
+        *(tuple(sorted(numbers.items())) for numbers in (ledger.watermarks, ledger.starts)),
+    )
+
+
+def _with(sight: TableSight, **changes: object) -> TableSight:
+    return replace(sight, **changes)  # type: ignore[arg-type]
+
+
+def _chosen(intake: Backlog, name: str | None) -> list[TopicState]:
+    if name is None:
+        return [intake.topics_by_name[one] for one in sorted(intake.topics_by_name)]
+    state = intake.topics_by_name.get(name)
+    if state is None:
+        if intake.fold.deleted_named(name) is not None:
+            raise NotFound(f"topic {name} was deleted; `archiver topics list` shows those there are")
+        raise no_topic(name, intake.topics_by_name)
+    return [state]
+
+
+def _foreign(view: TableView) -> tuple[ForeignSnapshot, ...]:
+    """Snapshots of the table's history that are not ours and brought rows, or wrote rows again; the newest first."""
+    found: list[ForeignSnapshot] = []
+    for item in view.history():
+        change = change_of(item)
+        added, removes = (0, False) if change is None else (change.added, change.removes)
+        rewritten = rewritten_records(item)
+        if added or rewritten:
+            found.append(ForeignSnapshot(item.snapshot_id, item.operation or "no operation named", added, rewritten, removes))
+    return tuple(found)
+
+
+def _columns(ledger: TopicLedger, view: TableView) -> tuple[str | None, bool]:
+    """Why the newest recorded schema does not fit the table's columns, and whether the table lacks some of them."""
+    history = tuple(TopicSchema.from_entry(entry) for _, entry in sorted(ledger.schemas.items()))
+    if not history:
+        return None, False
+    try:
+        fit = fit_table(history[-1], history, view.schema_json, view.last_column_id, ledger.written_version)
+    except Halt as error:
+        return str(error), False
+    return None, fit.lacking is not None
+
+
+def _ranges(stored: Sequence[ObjectInfo]) -> Mapping[int, tuple[Range, ...]]:
+    found: defaultdict[int, list[Range]] = defaultdict(list)
+    for item in stored:
+        key = paths.parse_archive_key(item.key)
+        if key is not None:
+            found[key.partition].append((key.base, key.end))
+    return {partition: merge(ranges) for partition, ranges in found.items()}

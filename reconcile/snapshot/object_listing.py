@@ -1,0 +1,156 @@
+"""Looks at the data folder from the other side: which objects stand there that the logs do not account for, or do not stand there?
+
+Owns three looks: archives of topics, partitions or offsets that the intake log does not know; intake files that hold records of topics it
+does not know; intake files it names that are gone. Anything of that kind means that log and folder were not kept together, so the audit
+must not be content with the log alone. Must never write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from archiver.ledger.views import TopicLedger
+from archiver.objects import paths
+from archiver.objects.store import ObjectStore
+from archiver.runtime.errors import ArchiverError
+from archiver.runtime.ids import TopicId
+from intake.segments import FileRef, SegmentRef
+from reconcile.snapshot.offset_coverage import Range, merge, subtract
+from reconcile.snapshot.topic_views import Lost
+
+INFO_MAX = 256
+"""Up to so many objects are asked for one by one; beyond, a listing is cheaper."""
+UNNAMED_READ_MAX = 1000
+"""So many intake files that the log does not name are opened; there are few unless the log is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The archive of a topic partition that reaches furthest."""
+
+    end: int
+    """Exclusive."""
+    key: str
+
+
+@dataclass(frozen=True)
+class ArchiveFolders:
+    """Everything below `archive/`, by topic id."""
+
+    topics: Mapping[TopicId, Mapping[int, Reach]] = field(default_factory=dict)
+    """Every topic id that has an object, with its partitions that have archives."""
+    example: str | None = None
+    """Some object's key; None if there is none."""
+
+
+def archive_folders(objects: ObjectStore) -> ArchiveFolders:
+    """One listing of `archive/`."""
+    topics: dict[TopicId, dict[int, Reach]] = {}
+    example: str | None = None
+    for info in objects.list(paths.ARCHIVE_PREFIX):
+        example = example or info.key
+        topic_id = TopicId(info.key.removeprefix(paths.ARCHIVE_PREFIX).partition("/")[0])
+        partitions = topics.setdefault(topic_id, {})
+        key = paths.parse_archive_key(info.key)
+        if key is not None and (key.partition not in partitions or partitions[key.partition].end < key.end):
+            partitions[key.partition] = Reach(key.end, info.key)
+    return ArchiveFolders(topics, example)
+
+
+def topic_name(objects: ObjectStore, topic_id: TopicId) -> str | None:
+    """The name that the folder's `topic.json` tells; None if it tells none."""
+    try:
+        document = json.loads(objects.read(paths.topic_key(topic_id)))
+    except (ArchiverError, ValueError):
+        return None
+    name = document.get("topic") if isinstance(document, dict) else None
+    return name if isinstance(name, str) and name else None
+
+
+@dataclass(frozen=True)
+class UnnamedIntake:
+    """Intake files that no entry of the log names. Alone they are no fault: a writer that was killed leaves one behind."""
+
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Topics that have records in them, each with the key of one such file."""
+    unread: str | None = None
+    """Why not every file could be looked into."""
+
+
+def unnamed_intake(objects: ObjectStore, named: Collection[str], wanted: Collection[str]) -> UnnamedIntake:
+    """Which of the `wanted` topics have records in intake files that are not `named` by the log."""
+    found: dict[str, str] = {}
+    unread: str | None = None
+    opened = 0
+    for info in objects.list(paths.INTAKE_PREFIX):
+        if info.key in named:
+            continue
+        if len(found) == len(wanted):
+            break
+        if opened == UNNAMED_READ_MAX:
+            unread = f"intake/ holds more than {UNNAMED_READ_MAX} files that the intake log does not name"
+            break
+        opened += 1
+        try:
+            with objects.open_input(info.key) as source:
+                names = set(pq.read_table(source, columns=["topic"]).column("topic").unique().to_pylist())
+        except (ArchiverError, pa.ArrowException, OSError) as error:
+            unread = unread or f"{info.key}, which the intake log does not name, cannot be read ({error})"
+            continue
+        found.update({name: info.key for name in wanted if name in names and name not in found})
+    return UnnamedIntake(found, unread)
+
+
+def first_key(objects: ObjectStore, prefix: str) -> str | None:
+    """The key of some object below the prefix; None if there is none."""
+    return next((info.key for info in objects.list(prefix)), None)
+
+
+def harmed_intake(objects: ObjectStore, needed: Iterable[FileRef]) -> dict[str, str]:
+    """What is wrong with the needed intake files, by key: gone, or of another size than the log says. What is well is not named."""
+    files = {file.key: file for file in needed}
+    sizes: dict[str, int] = {}
+    if len(files) <= INFO_MAX:
+        for key in files:
+            info = objects.info(key)
+            if info is not None:
+                sizes[key] = info.size
+    else:
+        sizes = {info.key: info.size for info in objects.list(paths.INTAKE_PREFIX) if info.key in files}
+    harmed: dict[str, str] = {}
+    for key, file in files.items():
+        size = sizes.get(key)
+        if size is None:
+            harmed[key] = f"intake file {key} is gone"
+        elif size != file.size:
+            harmed[key] = f"intake file {key} has {size} bytes, the intake log says {file.size}"
+    return harmed
+
+
+def lost_offsets(
+    objects: ObjectStore, ledger: TopicLedger, partition: int, backlog: Iterable[SegmentRef], stable: int, harmed: Mapping[str, str]
+) -> tuple[Lost, ...]:
+    """The offsets of the backlog that only harmed intake files hold.
+
+    An archive that waits for its commit holds its offsets, as long as its object is there.
+    """
+    hit = [segment for segment in backlog if segment.file.key in harmed and segment.base < stable]
+    if not hit:
+        return ()
+    held: list[Range] = [(0, ledger.watermark(partition))]
+    for item in ledger.pending:
+        archive = item.archive
+        if archive.partition == partition:
+            info = None if archive.gap_only else objects.info(archive.key)
+            if archive.gap_only or (info is not None and info.size == archive.size):
+                held.append((archive.base, archive.end))
+    lost: list[Lost] = []
+    for segment in hit:
+        rest = subtract(merge([(segment.base, min(segment.end, stable))]), merge(held))
+        lost.extend(Lost(low, high, harmed[segment.file.key]) for low, high in rest)
+    return tuple(lost)

@@ -1,0 +1,111 @@
+"""What holds the oldest intake file: the partition that needs it, and why.
+
+Pure. The oldest file is the first one in the order of the log; a file that several partitions need is held by each of them, and one of them
+is named. What stands in a shelf that is damaged or gone cannot be named: the oldest of the others is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from archiver.objects.paths import parse_intake_key
+from archiver.runtime.errors import Halt, InvalidInput
+from archiver.runtime.ids import TopicPartition
+from archiver.runtime.rfc3339 import format_time, parse_time
+from archiver.runtime.text import moment
+from intake.log.backlog import Backlog
+from intake.segments import SegmentRef
+from reconcile.snapshot.retention_floor import Lines, TopicLine
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """Why intake does not get smaller."""
+
+    topic: str
+    partition: int
+    key: str
+    """Of the oldest intake file that is needed."""
+    written_us: int
+    """When it was written, by its writer's clock."""
+    why: str
+
+    def age_s(self, now_us: int) -> float:
+        """Seconds since it was written; not below 0."""
+        return max(0, now_us - self.written_us) / 1e6
+
+    def to_json(self, now_us: int) -> dict[str, object]:
+        """As `status` and `clean` print it."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "key": self.key,
+            "written_at": format_time(self.written_us),
+            "age_seconds": self.age_s(now_us),
+            "why": self.why,
+        }
+
+    def __str__(self) -> str:
+        return pin_text(self.to_json(self.written_us))
+
+
+def pin_text(pin: Mapping[str, object]) -> str:
+    """One line for people, of what `Pin.to_json` says."""
+    written = moment(parse_time(str(pin["written_at"])))
+    return f"{pin['key']}, written {written}, is needed by {pin['topic']} partition {pin['partition']}: {pin['why']}"
+
+
+def metrics_of(pin: Pin | None, now_us: int) -> dict[str, float]:
+    """The pin as a sample with labels (a topic's name needs no escaping), for `archiver.runtime.logging.METRICS`."""
+    labels = "" if pin is None else f'{{topic="{pin.topic}",partition="{pin.partition}"}}'
+    return {f"archiver_intake_pinned_age_seconds{labels}": 0.0 if pin is None else pin.age_s(now_us)}
+
+
+def oldest_pin(intake: Backlog, lines: Lines) -> Pin | None:
+    """The pin of the oldest intake file that is needed; None if none is.
+
+    Topics without lines are passed over, and so are partitions whose first needed segment cannot be looked up (`needed_files` says which).
+    """
+    best: tuple[int, str, int] | None = None
+    held: tuple[TopicLine, SegmentRef] | None = None
+    for line in lines.values():
+        for partition, offset in enumerate(line.offsets):
+            first = _first(intake, (line.topic_id, partition), offset)
+            place = None if first is None else (first.file.log_index, line.topic, partition)
+            if first is not None and place is not None and (best is None or place < best):
+                best, held = place, (line, first)
+    if best is None or held is None:
+        return None
+    line, segment = held
+    parsed = parse_intake_key(segment.file.key)
+    written_us = 0 if parsed is None else parsed.written_ms * 1000
+    return Pin(line.topic, best[2], segment.file.key, written_us, _why(intake, line, best[2], segment))
+
+
+def _first(intake: Backlog, tp: TopicPartition, offset: int) -> SegmentRef | None:
+    """The first segment that reaches beyond `offset`; None if there is none, or nobody can tell."""
+    try:
+        found = intake.segments(tp, offset, bytes_max=1)
+    except (Halt, InvalidInput):
+        return None
+    return found[0] if found else None
+
+
+def _why(intake: Backlog, line: TopicLine, partition: int, segment: SegmentRef) -> str:
+    tp = (line.topic_id, partition)
+    if line.doubted:
+        return f"nothing is deleted on doubt: {line.why}"
+    if line.why is not None:
+        return f"nothing of it is deleted: {line.why}"
+    if segment.end <= line.watermarks[partition]:
+        return (
+            f"archived, but a retained snapshot of its table ends at offset {line.offsets[partition]}; a rollback to it would need the "
+            "file, which goes when that snapshot has expired (archive.snapshots_max, archive.snapshots_age); one that a branch or tag "
+            "names, or that a rollback left behind, stays until somebody expires it, and so does what others added or removed after it"
+        )
+    blocking = intake.blocking(tp)
+    if blocking is not None and segment.end > intake.stable_offset(tp):
+        name = blocking.transactional_id or str(blocking.producer_id)
+        return f"transaction {name} is open since {moment(blocking.started_us)}; nothing behind its beginning is archived"
+    return "not archived yet"

@@ -1,0 +1,226 @@
+"""The port over a real application: a server on a port of its own, and clients that speak to it through real sockets.
+
+Administration does what the commands do, but refines in the process of the test instead of Spark.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from archiver.app.application import Application
+from archiver.config.daemon import HttpSettings
+from archiver.config.settings import Settings, load_settings
+from archiver.publish.round import ArchiveRun
+from archiver.publish.scope import parse_scope
+from archiver.runtime.clock import SystemClock
+from archiver.runtime.exit_codes import Done
+from archiver.status.journal import Journal
+from archiver.stream.records import StreamRecord
+from archiver.web.app import create_app
+from archiver.web.app_context import Face, Progress
+from archiver.web.openapi import document
+from archiver.web.server import WebServer
+from archiver.web.tls import client_context
+from intake.write.writer import IntakeWriter
+from tests.support.builders.deployment import Deployment
+from tests.support.builders.driver import refine_here
+from tests.support.objects.faulty_objects import FaultyObjectStore
+
+TOKEN = "correct horse battery"
+PATIENCE_S = 60.0
+ROLES = frozenset({"intake", "archive", "reconcile"})
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the server answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as one document."""
+        return json.loads(self.body)
+
+    def lines(self) -> list[Any]:
+        """The body as JSON lines."""
+        return [json.loads(line) for line in self.body.splitlines()]
+
+    @property
+    def error(self) -> str:
+        """The message of a refusal."""
+        message: str = self.json()["error"]["message"]
+        return message
+
+
+class HereOperations:
+    """The commands' work on an application of this process."""
+
+    def __init__(self, application: Application) -> None:
+        self.application = application
+        self.gate: Callable[[Progress], None] = lambda _: None
+        """Called first in every operation, in its thread."""
+
+    def status(self) -> dict[str, Any]:
+        return {"cluster": self.application.cluster.name}
+
+    def archive(self, topic: str | None, everything: bool, progress: Progress) -> Done:
+        self.gate(progress)
+        made = self.application.archiving(progress)
+        run = ArchiveRun(replace(made._parts, refine=refine_here, cores=lambda: 2))
+        report = run.run(None if topic is None else parse_scope(topic), everything=everything)
+        return Done(report.to_json(), report.exit_code)
+
+    def clean(self, dry_run: bool, progress: Progress) -> Done:
+        self.gate(progress)
+        report = self.application.cleaning(progress, dry_run=dry_run).run(dry_run=dry_run)
+        return Done(report.to_json(), report.exit_code)
+
+    def reconcile(self, fix: bool, topic: str | None, progress: Progress) -> Done:
+        self.gate(progress)
+        report = self.application.reconciling(progress, dry_run=not fix).run("everything" if fix else "nothing", topic)
+        return Done(report.to_json(), report.exit_code)
+
+    def replay(self, topic: str | None, files_max: int | None, progress: Progress) -> Done:
+        self.gate(progress)
+        report = self.application.replaying(progress).run(None if topic is None else parse_scope(topic), files_max or 1)
+        return Done(report.to_json(), report.exit_code)
+
+    def audit(self, topic: str | None, progress: Progress, *, deep: bool = False) -> Done:
+        self.gate(progress)
+        progress("auditing")
+        document = self.application.audit(None if topic is None else parse_scope(topic), deep=deep, progress=progress)
+        return Done(document, {"valid": 0, "invalid": 1}.get(str(document["verdict"]), 2))
+
+    def reload(self) -> Done:
+        return Done({"changed": []}, 0)
+
+
+class Daemon:
+    """A daemon's port without its schedules."""
+
+    def __init__(self, deployment: Deployment, *, roles: frozenset[str] = ROLES, listen: str = "127.0.0.1:0", **http: Any) -> None:
+        self.deployment = deployment
+        self.settings: Settings = load_settings(deployment.config, {})
+        self.application = Application(self.settings, {}, lasting=True)
+        self.objects = FaultyObjectStore(self.application.objects)
+        self.application.objects = self.objects
+        self.writer: IntakeWriter | None = self.application.writer()
+        self.operations = HereOperations(self.application)
+        self.journal = Journal(10)
+        self.journal.becomes("serving")
+        self.token: str | None = TOKEN
+        self.alive = True
+        self.cluster_id: str | None = self.application.cluster.cluster_id
+        self.face = Face(
+            http=HttpSettings.model_validate({"listen": listen, "retry_after": 2, "request_timeout": 30, **http}),
+            journal=self.journal,
+            roles=roles,
+            writer=lambda: self.writer,
+            operations=self.operations,
+            token=lambda: self.token,
+            cluster_id=lambda: self.cluster_id,
+            page=lambda asked: f"<!doctype html><p>{sorted(asked)}",
+            metrics=lambda: b"archiver_up 1\n",
+            alive=lambda: self.alive,
+            clock=SystemClock(),
+            version="1.2.3",
+        )
+        self.server = WebServer(create_app(self.face), listen, 1.0, self.face.http.tls)
+        self.server.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
+        self.server.stop(5.0)
+        self.application.leadership.resign()
+        self.application.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        assert self.server.address is not None
+        return self.server.address
+
+    def call(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        """One request on a connection of its own."""
+        connection = self.connection()
+        try:
+            connection.request(method, path, body, dict(headers or {}))
+            response = connection.getresponse()
+            return self.checked(method, path, Reply(response.status, dict(response.headers), response.read()))
+        finally:
+            connection.close()
+
+    def connection(self) -> http.client.HTTPConnection:
+        """Not opened yet; over TLS where the port speaks it."""
+        tls = self.face.http.tls
+        if tls is None:
+            return http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
+        return http.client.HTTPSConnection(*self.address, timeout=PATIENCE_S, context=client_context(tls))
+
+    def send(self, topic: str, body: bytes, kind: str = "application/x-ndjson", query: str = "", **headers: str) -> Reply:
+        """Records."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.call("POST", f"/v1/topics/{topic}/records{query}", body, {"Content-Type": kind, **given})
+
+    def administer(self, name: str, document: Any = None, token: str = TOKEN) -> Reply:
+        """A request of administration; all its lines."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        return self.call("POST", f"/v1/admin/{name}", json.dumps({} if document is None else document).encode(), headers)
+
+    def checked(self, method: str, path: str, reply: Reply) -> Reply:
+        """The answer, which must be one that the OpenAPI document promises."""
+        wanted = path.partition("?")[0].split("/")
+        for known, operations in document()["paths"].items():
+            pieces = known.split("/")
+            if len(pieces) == len(wanted) and all(a == b or a[:1] == "{" for a, b in zip(pieces, wanted, strict=True)):
+                if method.lower() not in operations:
+                    continue
+                promised = operations[method.lower()]["responses"]
+                assert str(reply.status) in promised, f"{method} {known} answered {reply.status}, which is not documented: {reply.body!r}"
+                kind = reply.headers["content-type"].partition(";")[0]
+                assert kind in promised[str(reply.status)]["content"], f"{method} {known}: {reply.status} with {kind}"
+                wants_retry = reply.headers.get("retry-after") is not None
+                assert not wants_retry or "Retry-After" in promised[str(reply.status)]["headers"]
+        return reply
+
+    def stored(self, topic: str) -> dict[tuple[int, int], StreamRecord]:
+        """Every record of a topic by partition and offset, read back through the stream."""
+        state, stream = self.application.topic(topic), self.application.stream()
+        return {(p, record.offset): record for p in range(state.partitions) for record in stream.read(state.topic_id, p)}
+
+    @contextmanager
+    def raw(self) -> Any:
+        """A socket, to speak any HTTP there is."""
+        with socket.create_connection(self.address, timeout=PATIENCE_S) as connection:
+            yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the other side closes."""
+    pieces = []
+    while piece := connection.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def in_threads(works: list[Callable[[], None]]) -> None:
+    """All of them at once; waits for the last."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
